@@ -1,0 +1,36 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "core/host_device.h"
+
+namespace kvsim {
+
+/// e^x for x <= 0 (x > 0 is clamped to 0), the one exponential that decisions depend on: only IEEE
+/// multiplications, additions and fused multiply-adds, so CPU (any vector width) and GPU return the
+/// same bits. Relative error below 2^-22.5; results below 2^-126 are flushed to 0; exp(-inf) = 0.
+KVSIM_HD inline float exp_nonpositive(float x) {
+  constexpr float kLog2e = 1.44269504f;
+  constexpr float kLn2High = 0.693359375f;          // 9 bits, so that n * kLn2High is exact
+  constexpr float kLn2Low = -2.12194440e-4f;
+  constexpr float kRound = 12582912.0f;             // 1.5 * 2^23: adding it rounds to an integer
+  const float clamped = x > 0.0f ? 0.0f : (x > -87.0f ? x : -87.0f);
+  const float n = std::fma(clamped, kLog2e, kRound) - kRound;
+  float r = std::fma(n, -kLn2High, clamped);
+  r = std::fma(n, -kLn2Low, r);
+  // Minimax polynomial of e^r on [-ln2/2, ln2/2] (Cephes expf coefficients).
+  float p = 1.9875691500e-4f;
+  p = std::fma(p, r, 1.3981999507e-3f);
+  p = std::fma(p, r, 8.3334519073e-3f);
+  p = std::fma(p, r, 4.1665795894e-2f);
+  p = std::fma(p, r, 1.6666665459e-1f);
+  p = std::fma(p, r, 5.0000001201e-1f);
+  p = std::fma(p, r * r, r) + 1.0f;
+  const auto exponent = static_cast<std::uint32_t>(static_cast<std::int32_t>(n) + 127) << 23;
+  const float result = p * std::bit_cast<float>(exponent);
+  return x > -87.0f ? result : (x <= -87.0f ? 0.0f : x);  // the last keeps NaN
+}
+
+}  // namespace kvsim

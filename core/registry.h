@@ -1,0 +1,47 @@
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+
+namespace kvsim {
+
+/// Named things that register themselves from their own file (methods, verbs, plots). Lookup of an
+/// unknown name is a UsageError that lists the known ones.
+template <typename T>
+class Registry {
+ public:
+  explicit Registry(std::string what) : what_(std::move(what)) {}
+
+  bool add(std::string name, T item) {
+    KVSIM_CHECK(items_.emplace(std::move(name), std::move(item)).second);
+    return true;
+  }
+
+  const T& at(std::string_view name) const {
+    const auto found = items_.find(name);
+    if (found == items_.end()) {
+      fail<UsageError>("unknown {} '{}', expected one of: {}", what_, name,
+                       fmt::join(names(), ", "));
+    }
+    return found->second;
+  }
+
+  /// Sorted by name, whatever the order of registration.
+  std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const auto& [name, item] : items_) result.push_back(name);
+    return result;
+  }
+
+ private:
+  std::string what_;
+  std::map<std::string, T, std::less<>> items_;
+};
+
+}  // namespace kvsim

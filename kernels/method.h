@@ -1,0 +1,145 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/philox.h"
+#include "core/registry.h"
+#include "kernels/implementation.h"
+#include "kernels/parameters.h"
+#include "kernels/row_ranges.h"
+#include "kernels/statistics.h"
+#include "traces/rows_view.h"
+
+namespace kvsim {
+
+/// One KV head's cache when decoding starts (prompt rows only) or grows.
+struct CacheView {
+  RowsView k;
+  RowsView v;
+};
+
+/// One KV head and the query heads that share it, at one decode step. Rows are the tokens the step
+/// may see, oldest first; the last one is the current token.
+struct StepView {
+  RowsView k;                           // [rows, head_dim]
+  RowsView v;                           // [rows, v_head_dim]
+  std::span<const float> queries;       // [group, head_dim], after RoPE, not scaled
+  int group = 1;
+  float scale = 1;                      // logits = scale * q.k
+  float logit_cap = 0;                  // 0 = none
+  std::span<const float> sink_logits;   // [group] or empty: mass that belongs to no row
+  std::int64_t prompt_tokens = 0;       // fixes what must not change in mid-trace (tile widths)
+  RandomStream random;                  // of the group's first query head
+
+  std::int64_t rows() const { return k.rows; }
+  std::span<const float> query(int head) const {
+    return queries.subspan(static_cast<std::size_t>(head * k.dim), static_cast<std::size_t>(k.dim));
+  }
+  RandomStream random_of(int head, Purpose purpose) const {
+    RandomStream stream = random;
+    stream.head += static_cast<std::uint32_t>(head);
+    stream.purpose = purpose;
+    return stream;
+  }
+};
+
+/// Logits of a group, after scale and cap: [group, rows].
+struct Scores {
+  std::int64_t rows = 0;
+  std::vector<float> values;
+
+  std::span<const float> head(int g) const {
+    return {values.data() + g * rows, static_cast<std::size_t>(rows)};
+  }
+  std::span<float> head(int g) {
+    return {values.data() + g * rows, static_cast<std::size_t>(rows)};
+  }
+};
+
+/// What one query head reads and how it weighs it: output = scale * Σ weights[i] * V[i-th row].
+struct HeadSelection {
+  RowRanges k_rows;
+  RowRanges v_rows;
+  std::vector<float> weights;    // one per row of v_rows, ascending; counts for samplers
+  float scale = 1;
+  std::int64_t draws = 0;        // Σ counts for samplers, else the rows of v_rows
+  std::vector<std::int32_t> drawn_tiles;  // tiles that received a budget, ascending
+};
+
+/// What a group reads in one step; the unions are what memory traffic counts.
+struct Selection {
+  std::vector<HeadSelection> heads;
+  RowRanges k_rows;
+  RowRanges v_rows;
+  Statistics statistics;
+
+  /// Fills the unions and the statistics from the heads.
+  void finish();
+};
+
+/// What a method keeps between steps for one KV head (block records, teams, accumulated weights).
+class State {
+ public:
+  virtual ~State() = default;
+  virtual std::int64_t bytes() const = 0;
+};
+
+/// What is computed. Life cycle, per KV head: `prepare` once on the prompt's rows; then for every
+/// step `append` with the grown cache, `score`, `select`, `attend`. A method without state keeps the
+/// defaults of the first two. Methods are immutable and shared between threads; what changes is in
+/// State. Scores may also come from elsewhere (a kernel's own, Bernoulli): `select` takes any.
+class Method {
+ public:
+  virtual ~Method() = default;
+
+  virtual std::unique_ptr<State> prepare(const CacheView&) const { return nullptr; }
+  virtual void append(State&, const CacheView&) const {}
+
+  /// True when `score` is the exact dense scoring, which a replay then computes once for all.
+  virtual bool scores_exactly() const { return true; }
+  virtual Scores score(const StepView& view, const State* state) const;
+  virtual Selection select(const StepView& view, const Scores& scores, State* state) const = 0;
+  /// [group, v_head_dim]. The default weighs the selected V rows; a head without rows returns zeros.
+  virtual std::vector<float> attend(const StepView& view, const Selection& selection) const;
+
+  /// The least and the most a step can read, where no trace tells (Σ over batch and heads).
+  struct Bounds {
+    Statistics low;
+    Statistics high;
+  };
+  virtual Bounds bounds(const Shape& shape) const = 0;
+
+  virtual const Implementation& implementation() const = 0;
+};
+
+/// What `kvsim list methods` shows, and how a method is made from its parameters.
+struct MethodInfo {
+  std::string summary;
+  std::string source;  // paper or repository
+  std::vector<Parameter> parameters;
+  std::function<std::unique_ptr<Method>(const Parameters&)> make;
+  bool hidden = false;  // the skeleton, for tests and docs
+};
+
+Registry<MethodInfo>& method_registry();
+
+/// Parses `name:key=value,…`, checks it and makes the method. Throws UsageError.
+struct NamedMethod {
+  std::string name;
+  Parameters parameters;
+  std::unique_ptr<Method> method;
+};
+NamedMethod make_method(std::string_view spec);
+
+}  // namespace kvsim
+
+/// Registers a method from its own file: KVSIM_REGISTER_METHOD("name", MethodInfo{…}).
+#define KVSIM_REGISTER_METHOD(name, ...)                                \
+  [[maybe_unused]] static const bool kvsim_method_registered_at_startup = \
+      ::kvsim::method_registry().add(name, __VA_ARGS__)

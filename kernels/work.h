@@ -1,0 +1,109 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+#include "core/fixed_vector.h"
+
+namespace kvsim {
+
+/// What is moved. The words of `by_tensor` in the output.
+enum class Tensor { kQuery, kK, kV, kMetadata, kStash, kPartial, kOutput };
+inline constexpr std::array<std::string_view, 7> kTensorNames{
+    "query", "k", "v", "metadata", "stash", "partial", "output"};
+constexpr std::string_view to_string(Tensor t) { return kTensorNames[static_cast<std::size_t>(t)]; }
+
+enum class Direction { kRead, kWrite };
+
+/// Which rows of a cache an access touches; with a selection at hand the memory model counts their
+/// sectors exactly, without one it expects them.
+enum class RowSet { kNone, kAll, kKRows, kVRows };
+
+/// One stream of bytes. `rows` are distinct rows over the whole batch and all KV heads; `requests`
+/// is what the heads ask for one by one, so requests / rows is the GQA amplification.
+struct Access {
+  Tensor tensor = Tensor::kK;
+  Direction direction = Direction::kRead;
+  RowSet row_set = RowSet::kNone;
+  double row_bytes = 0;
+  double rows = 0;
+  double requests = 0;
+
+  double bytes() const { return row_bytes * rows; }
+};
+
+enum class Op { kMultiply, kAdd, kExp, kCompare, kShift, kRandomWord };
+inline constexpr std::array<std::string_view, 6> kOpNames{"multiply", "add",   "exp",
+                                                          "compare",  "shift", "random_word"};
+constexpr std::string_view to_string(Op op) { return kOpNames[static_cast<std::size_t>(op)]; }
+
+/// What part of attention an operation belongs to: decides its precision on an accelerator and
+/// whether a GPU runs it on tensor cores.
+enum class Phase { kScore, kSoftmax, kSelect, kValue, kMerge };
+inline constexpr std::array<std::string_view, 5> kPhaseNames{"score", "softmax", "select", "value",
+                                                             "merge"};
+constexpr std::string_view to_string(Phase p) { return kPhaseNames[static_cast<std::size_t>(p)]; }
+
+struct OpCount {
+  Op op = Op::kAdd;
+  Phase phase = Phase::kScore;
+  double count = 0;
+};
+
+/// What separates a stage from the one before it.
+enum class Boundary { kKernelLaunch, kGridBarrier, kTeamExchange, kTicket };
+inline constexpr std::array<std::string_view, 4> kBoundaryNames{"kernel_launch", "grid_barrier",
+                                                                "team_exchange", "ticket"};
+constexpr std::string_view to_string(Boundary b) {
+  return kBoundaryNames[static_cast<std::size_t>(b)];
+}
+
+/// How a stage is launched; `ctas` > `ctas_per_wave` means several waves.
+struct LaunchShape {
+  double ctas = 0;
+  double ctas_per_wave = 0;
+};
+
+/// What lies between two launches or barriers. `imbalance` is the longest CTA's share of bytes over
+/// the mean; `dependent_trips` counts memory round trips that wait for each other (an index before
+/// its row).
+struct Stage {
+  std::string_view name;
+  Boundary before = Boundary::kKernelLaunch;
+  LaunchShape launch;
+  double imbalance = 1;
+  double dependent_trips = 0;
+  FixedVector<Access, 10> accesses;
+  FixedVector<OpCount, 12> ops;
+
+  void read(Tensor tensor, double row_bytes, double rows, double requests,
+            RowSet row_set = RowSet::kNone) {
+    accesses.push_back({tensor, Direction::kRead, row_set, row_bytes, rows, requests});
+  }
+  void write(Tensor tensor, double row_bytes, double rows) {
+    accesses.push_back({tensor, Direction::kWrite, RowSet::kNone, row_bytes, rows, rows});
+  }
+  void count(Op op, Phase phase, double n) { ops.push_back({op, phase, n}); }
+};
+
+/// The work of one layer's attention in one decode step, whole batch.
+struct Work {
+  FixedVector<Stage, 8> stages;
+
+  Stage& add_stage(std::string_view name, Boundary before) {
+    stages.push_back({});
+    stages.back().name = name;
+    stages.back().before = before;
+    return stages.back();
+  }
+  double total(Op op) const {
+    double sum = 0;
+    for (const Stage& stage : stages) {
+      for (const OpCount& item : stage.ops) sum += item.op == op ? item.count : 0;
+    }
+    return sum;
+  }
+};
+
+}  // namespace kvsim

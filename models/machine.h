@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "core/device_limits.h"
+#include "core/estimate.h"
+#include "kernels/work.h"
+
+namespace kvsim {
+
+inline constexpr std::size_t kOps = kOpNames.size();
+inline constexpr std::size_t kPhases = kPhaseNames.size();
+inline constexpr std::size_t kBoundaries = kBoundaryNames.size();
+
+/// Time to move bytes through the whole device: ramp + bytes / rate, which is what a cold read of a
+/// few MB to a few GB measures (docs/timing.md).
+struct Transfer {
+  Estimate ramp_us;
+  Estimate gb_per_s;
+};
+
+struct MemorySystem {
+  std::string name;           // "HBM3e"
+  double peak_gb_per_s = 0;   // datasheet
+  int sector_bytes = 32;      // what the cache asks for
+  int atom_bytes = 64;        // what DRAM delivers
+  int row_bytes = 1024;       // bytes one activation opens
+  Transfer stream;            // sequential reads
+  /// Random row gathers: the share of `stream.gb_per_s` reached with rows of that many bytes,
+  /// interpolated between the points; ramp as `gather_ramp_us`.
+  std::vector<double> gather_row_bytes;
+  std::vector<Estimate> gather_share;
+  Estimate gather_ramp_us;
+  Estimate read_pj_per_bit;       // dynamic, streaming, activations included
+  Estimate write_pj_per_bit;
+  Estimate activate_pj;           // one row activation; paid again for every scattered row
+};
+
+/// Energy of one operation, and how many the whole device does in a microsecond.
+struct OpCost {
+  Estimate pj;
+  Estimate per_us;
+  std::string what;  // "int8 gather-add, 24-bit accumulator", for itemised output
+};
+
+/// Everything the models know of a device, GPU or accelerator. Presets of both kinds become this one
+/// struct (models/presets.h), so traffic, latency and energy do not ask which it is.
+struct Machine {
+  std::string name;
+  std::string title;
+  bool is_gpu = true;
+  DeviceLimits limits;
+  MemorySystem memory;
+  double cache_bytes = 0;          // L2 of a GPU, SRAM of an accelerator
+  Transfer cache;                  // its bandwidth
+  Estimate cache_read_pj_per_bit;  // dynamic; wires and registers on the way included
+  Estimate cache_write_pj_per_bit;
+  std::array<Estimate, kBoundaries> boundary_us;
+  Estimate round_trip_us;          // one dependent memory access
+  std::array<std::array<OpCost, kPhases>, kOps> ops;   // ops[op][phase]
+  Estimate overhead_share;         // datapath share of core energy (registers, clocks, control): 0..1
+  Estimate static_w;               // drawn whatever is done
+  Estimate area_mm2;               // 0 for a GPU preset
+  double node_nm = 0;
+  int element_bits = 16;           // what K and V elements are on this machine (accelerators: 8)
+
+  const OpCost& op(Op o, Phase p) const {
+    return ops[static_cast<std::size_t>(o)][static_cast<std::size_t>(p)];
+  }
+  const Estimate& boundary(Boundary b) const { return boundary_us[static_cast<std::size_t>(b)]; }
+};
+
+}  // namespace kvsim

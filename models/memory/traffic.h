@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/row_ranges.h"
+#include "kernels/shape.h"
+#include "kernels/work.h"
+#include "models/machine.h"
+
+namespace kvsim {
+
+/// How a layer's K (or V) rows lie in memory. hnd: [kv_head][token][dim]; nhd: [token][kv_head][dim];
+/// paged: pages of `page_tokens` tokens, each page [kv_head][token][dim], pages in random order.
+enum class LayoutKind { kHnd, kNhd, kPaged };
+struct CacheLayout {
+  LayoutKind kind = LayoutKind::kHnd;
+  int page_tokens = 16;
+};
+std::string_view to_string(LayoutKind kind);
+/// "hnd", "nhd", "paged" or "paged:64". Throws UsageError.
+CacheLayout parse_cache_layout(std::string_view text);
+
+enum class CacheState { kCold, kWarm };
+/// "cold" or "warm". Throws UsageError.
+CacheState parse_cache_state(std::string_view text);
+std::string_view to_string(CacheState state);
+
+/// Bytes after rounding row sets up to whole sectors and whole DRAM atoms, and the DRAM pages opened.
+struct Footprint {
+  double sector_bytes = 0;
+  double atom_bytes = 0;
+  double activations = 0;
+  Footprint& operator+=(const Footprint& o) {
+    sector_bytes += o.sector_bytes;
+    atom_bytes += o.atom_bytes;
+    activations += o.activations;
+    return *this;
+  }
+};
+
+/// Exact footprint of the rows that the KV heads of one layer and sequence read from one tensor.
+/// `rows[h]` are the rows of KV head h (its union), counted from token 0 of the cache; `tokens` is
+/// how many rows the cache holds. Sectors and atoms shared by neighbouring rows (or, in nhd, by
+/// neighbouring heads) count once.
+Footprint exact_footprint(std::span<const RowRanges> rows, std::int64_t tokens, double row_bytes,
+                          const CacheLayout& layout, const MemorySystem& memory);
+
+/// The same, expected, when only the number of rows is known: `rows` distinct rows per KV head,
+/// spread at random over `tokens`, by `kv_heads` heads (averages may be fractional).
+Footprint expected_footprint(double rows, double tokens, int kv_heads, double row_bytes,
+                             const CacheLayout& layout, const MemorySystem& memory);
+
+/// Footprints of what a step selected, summed over sequences and KV heads.
+struct SelectionFootprint {
+  Footprint k;
+  Footprint v;
+};
+
+struct StageTraffic {
+  std::string_view stage;
+  double dram_read_bytes = 0;
+  double dram_write_bytes = 0;
+  double stream_bytes = 0;       // part of the DRAM reads that is sequential
+  double gather_bytes = 0;       // part that is scattered rows …
+  double gather_row_bytes = 0;   // … of this many bytes
+  double cache_read_bytes = 0;   // served through L2 / SRAM, DRAM reads included
+  double cache_write_bytes = 0;
+  double activations = 0;
+};
+
+/// Bytes per level for one layer and step, whole batch.
+struct Traffic {
+  double requested_bytes = 0;  // union rows x row bytes + metadata, stash, partials, query, output
+  double sector_bytes = 0;
+  double dram_read_bytes = 0;
+  double dram_write_bytes = 0;
+  std::array<double, kTensorNames.size()> dram_by_tensor{};  // sums to reads + writes
+  std::vector<StageTraffic> stages;
+
+  Traffic& operator+=(const Traffic& o);  // same method: stages are added one by one
+};
+
+/// Turns work into bytes. K and V footprints are `exact` when a replay has them, else expected.
+/// L2 rules: a cold cache holds nothing at the start; what a stage writes and a later one reads stays
+/// in the cache while it fits; with `kWarm` the cache holds what the previous identical step left
+/// (docs/design.md gives the formula).
+Traffic memory_traffic(const Work& work, const Shape& shape, const CacheLayout& layout,
+                       CacheState state, const Machine& machine, const SelectionFootprint* exact);
+
+}  // namespace kvsim

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/estimate.h"
+#include "kernels/work.h"
+#include "models/machine.h"
+#include "models/memory/traffic.h"
+
+namespace kvsim {
+
+/// What bounds a stage.
+enum class Limit { kDram, kCache, kCompute, kLatency };
+std::string_view to_string(Limit limit);  // "dram", "l2", "compute", "latency"
+
+struct TimeTerm {
+  std::string stage;   // "stream_k", "stream_k: kernel_launch"
+  Limit limit = Limit::kDram;
+  Estimate us;
+};
+
+struct TimeReport {
+  std::vector<TimeTerm> terms;  // sum = total
+  Estimate total_us;
+};
+
+/// Per stage max(DRAM, cache, compute) x imbalance plus its boundary and dependent round trips,
+/// summed (DESIGN §7).
+TimeReport latency(const Work& work, const Traffic& traffic, const Machine& machine);
+
+}  // namespace kvsim

@@ -1,0 +1,59 @@
+#include "traces/rows_view.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "core/float16.h"
+
+namespace kvsim {
+namespace {
+
+void load_float32(const std::byte* source, int dim, float* out) {
+  std::memcpy(out, source, sizeof(float) * static_cast<std::size_t>(dim));
+}
+
+template <float (*kConvert)(std::uint16_t)>
+void load_16bit(const std::byte* source, int dim, float* out) {
+  const auto* bits = reinterpret_cast<const std::uint16_t*>(source);
+#pragma omp simd
+  for (int i = 0; i < dim; ++i) out[i] = kConvert(bits[i]);
+}
+
+using LoadRow = void (*)(const std::byte*, int, float*);
+
+LoadRow loader(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat16:
+      return load_16bit<fp16_to_float>;
+    case ElementType::kBfloat16:
+      return load_16bit<bf16_to_float>;
+    case ElementType::kFloat32:
+      break;
+  }
+  return load_float32;
+}
+
+}  // namespace
+
+std::string_view to_string(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat16:
+      return "float16";
+    case ElementType::kBfloat16:
+      return "bfloat16";
+    case ElementType::kFloat32:
+      break;
+  }
+  return "float32";
+}
+
+void load_rows(const RowsView& view, std::int64_t begin, std::int64_t end, int padded_dim, float* out) {
+  const LoadRow load = loader(view.type);
+  for (std::int64_t row = begin; row < end; ++row, out += padded_dim) {
+    load(view.row(row), view.dim, out);
+    std::fill(out + view.dim, out + padded_dim, 0.0f);
+  }
+}
+
+}  // namespace kvsim
