@@ -1,7 +1,8 @@
 """Captures Q, K and V of a Hugging Face causal language model as a kvsim trace.
 
-The prompt is the first --context tokens of a text; it is prefilled in one piece, then --steps tokens
-are decoded greedily (or forced). README.md beside this file tells how to use it and what to beware of.
+The prompt is the first --context tokens of a text; it is prefilled in one piece, then --steps
+tokens are decoded greedily (or forced). README.md beside this file tells how to use it and what to
+beware of.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def build_parser() -> argparse.ArgumentParser:
     model = parser.add_argument_group("model")
     model.add_argument("--model", help="folder or name on the Hugging Face hub")
     model.add_argument("--gguf", type=Path, help="GGUF file (instead of, or inside, --model)")
-    model.add_argument("--model-name", help="name written into the trace (default: --model or file)")
-    model.add_argument("--compute", choices=STORED_TYPES, default="fp32", help="type of the weights")
+    model.add_argument("--model-name", help="name in the trace (default: --model or file)")
+    model.add_argument("--compute", choices=STORED_TYPES, default="fp32", help="weights' type")
     model.add_argument("--device", default="cpu", help="torch device")
     model.add_argument("--threads", type=positive, help="torch threads")
     text = parser.add_argument_group("text")
@@ -67,10 +68,10 @@ def build_parser() -> argparse.ArgumentParser:
     text.add_argument("--steps", type=positive, default=16, help="decode steps")
     text.add_argument(
         "--force-tokens", type=Path, metavar="FILE",
-        help="decode these tokens, not greedily: a trace with the same prompt, or token ids as text",
+        help="decode these tokens: those of a trace with the same prompt, or token ids as text",
     )  # fmt: skip
     what = parser.add_argument_group("what is kept")
-    what.add_argument("--layers", type=parse_layers, default="all", help="such as 0,7,14-16, or all")
+    what.add_argument("--layers", type=parse_layers, default="all", help="0,7,14-16 or all")
     what.add_argument("--dtype", choices=STORED_TYPES, default="bf16", help="type of q, k and v")
     what.add_argument("--probe", type=natural, default=0, help="keep the last N prompt queries")
     what.add_argument(
@@ -264,9 +265,7 @@ def save_and_check(arguments: argparse.Namespace, trace: Trace) -> bool:
     print(f"{arguments.output}: {arguments.output.stat().st_size} bytes", file=sys.stderr)
     if not arguments.verify:
         return True
-    return print_verdict(
-        arguments.output, verify(arguments.output, outputs), arguments.tolerance
-    )
+    return print_verdict(arguments.output, verify(arguments.output, outputs), arguments.tolerance)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -283,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if save_and_check(arguments, capture(arguments)) else 1
     except TraceError as error:
         print(f"capture.py: {error}", file=sys.stderr)
-    except Exception as error:  # whatever the model's code raises is the user's to know, in one line
+    except Exception as error:  # whatever the model's code raises, told in one line
         print(f"capture.py: {type(error).__name__}: {error}", file=sys.stderr)
     return 1
 

@@ -1,8 +1,8 @@
 """The attention function that a transformers model runs while it is captured.
 
-It computes causal softmax attention in float32 (GQA, sliding window, logit cap, sinks) and keeps what
-a trace needs. Q, K and V are rounded to the stored type *before* attention, in every layer, so the
-file holds exactly what the model attended to.
+It computes causal softmax attention in float32 (GQA, sliding window, logit cap, sinks) and keeps
+what a trace needs. Q, K and V are rounded to the stored type *before* attention, in every layer, so
+the file holds exactly what the model attended to.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _BLOCK_QUERIES = 256
 
 # Arguments of attention functions that do not change what is computed here (the mask is checked).
 _IGNORED = {
-    "position_ids", "cache_position", "position_embeddings", "is_causal", "use_cache", "return_dict",
-    "output_attentions", "output_hidden_states", "output_router_logits", "past_key_values",
+    "position_ids", "cache_position", "position_embeddings", "past_key_values", "is_causal",
+    "use_cache", "return_dict", "output_attentions", "output_hidden_states", "output_router_logits",
 }  # fmt: skip
 
 

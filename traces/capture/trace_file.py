@@ -141,7 +141,7 @@ def _encode(values: np.ndarray, stored: str) -> tuple[np.ndarray, h5py.h5t.TypeI
 
 
 def _chunk_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """One head and an even share of the rows for K and V, so that the last chunk is hardly padded."""
+    """One head and an even share of the rows, so that the last chunk is hardly padded."""
     rows = shape[-2]
     parts = math.ceil(rows / _CHUNK_ROWS)
     return (1,) * (len(shape) - 2) + (math.ceil(rows / parts), shape[-1])

@@ -1,9 +1,10 @@
-"""Checks a trace: dense attention recomputed in float64 from the file against the model's own output.
+"""Checks a trace: dense float64 attention from the file against the model's own output.
 
     python3 verify.py TRACE...
 
-The model's outputs are the datasets o (decode steps) and probe_o (probe queries) of the file, written
-by capture.py --outputs. Needs numpy and h5py only. Exit status 1 if a trace is out of tolerance.
+The model's outputs are the datasets o (decode steps) and probe_o (probe queries) of the file,
+written by capture.py --outputs. Needs numpy and h5py only. Exit status 1 if a trace is out of
+tolerance.
 """
 
 from __future__ import annotations
@@ -162,7 +163,8 @@ def print_verdict(path: Path, reports: list[Report], tolerance: float) -> bool:
         print(report.line())
     worst = max((r.errors.max() for r in reports), default=float("nan"))
     good = bool(worst <= tolerance)  # a NaN fails
-    print(f"{path}: worst relative L2 {worst:.2e}, tolerance {tolerance:g}: {'ok' if good else 'FAILED'}")
+    verdict = "ok" if good else "FAILED"
+    print(f"{path}: worst relative L2 {worst:.2e}, tolerance {tolerance:g}: {verdict}")
     return good
 
 
@@ -170,7 +172,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE")
     parser.add_argument(
-        "--tolerance", type=float, default=DEFAULT_TOLERANCE, help="largest relative L2 (%(default)s)"
+        "--tolerance",
+        type=float,
+        default=DEFAULT_TOLERANCE,
+        help="largest relative L2 (%(default)s)",
     )
     arguments = parser.parse_args()
     try:
