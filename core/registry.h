@@ -45,3 +45,7 @@ class Registry {
 };
 
 }  // namespace kvsim
+
+// For register macros: a name of its own for each line.
+#define KVSIM_CONCAT_AGAIN(a, b) a##b
+#define KVSIM_CONCAT(a, b) KVSIM_CONCAT_AGAIN(a, b)

@@ -139,7 +139,7 @@ NamedMethod make_method(std::string_view spec);
 
 }  // namespace kvsim
 
-/// Registers a method from its own file: KVSIM_REGISTER_METHOD("name", MethodInfo{…}).
-#define KVSIM_REGISTER_METHOD(name, ...)                                \
-  [[maybe_unused]] static const bool kvsim_method_registered_at_startup = \
+/// Registers a method from the file it is defined in: KVSIM_REGISTER_METHOD("name", MethodInfo{…}).
+#define KVSIM_REGISTER_METHOD(name, ...)                                         \
+  [[maybe_unused]] static const bool KVSIM_CONCAT(kvsim_registered_, __LINE__) = \
       ::kvsim::method_registry().add(name, __VA_ARGS__)

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kvsim {
+
+/// A table of text for a terminal: the first column is left-aligned, the others are right-aligned,
+/// columns are as wide as their widest cell and two spaces apart.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header);
+
+  /// `cells` must have as many entries as the header.
+  void add_row(std::vector<std::string> cells);
+  /// All lines, each ended by a newline, without trailing spaces.
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;  // the header first
+};
+
+/// Columns a UTF-8 text takes on a terminal (one for each code point).
+std::size_t display_width(const std::string& text);
+
+}  // namespace kvsim

@@ -1,0 +1,178 @@
+#include "kernels/santa/cost.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "kernels/santa/rule.h"
+#include "kernels/split_plan.h"
+
+namespace kvsim {
+namespace {
+
+constexpr int kUnitTokens = 64;
+constexpr int kScoreBytes = 4;       // scores wait on chip in fp32 …
+constexpr double kStashShare = 0.5;  // … in this share of shared memory; the rest streams
+constexpr int kTileRecordBytes = 8;  // a tile's maximum and sum
+
+/// Compares of one binary search over `n` entries.
+double search_steps(double n) { return std::ceil(std::log2(std::max(n, 1.0))); }
+
+/// Compares of a bitonic sort of `n` keys.
+double sort_compares(double n) {
+  const double log = search_steps(n);
+  return std::exp2(log) / 4 * log * (log + 1);
+}
+
+class SantaCost : public Implementation {
+ public:
+  explicit SantaCost(const SantaCostModel& model) : model_(model) {}
+
+  Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
+    return model_.published ? published(shape, s, limits) : ours(shape, s, limits);
+  }
+
+ private:
+  int tile(const Shape& shape) const {
+    if (model_.tile > 0) return model_.tile;
+    std::int64_t prompt = shape.prompt_tokens;
+    if (prompt == 0) prompt = *std::max_element(shape.contexts.begin(), shape.contexts.end());
+    return budget_tile(prompt);
+  }
+
+  Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
+  Work published(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
+  void count_softmax(Stage& stage, const Shape& shape, const Statistics& s) const;
+  void count_select(Stage& stage, const Shape& shape, const Statistics& s) const;
+
+  SantaCostModel model_;
+};
+
+void SantaCost::count_softmax(Stage& stage, const Shape& shape, const Statistics& s) const {
+  const double heads = heads_of(shape);
+  count_scores(stage, shape, s.k_requests);
+  stage.count(Op::kCompare, Phase::kSoftmax, s.k_requests - heads);
+  stage.count(Op::kAdd, Phase::kSoftmax, s.k_requests);  // subtract the maximum
+  stage.count(Op::kExp, Phase::kSoftmax, s.k_requests);
+  stage.count(Op::kAdd, Phase::kSelect, s.k_requests - heads);  // cumulative masses
+}
+
+void SantaCost::count_select(Stage& stage, const Shape& shape, const Statistics& s) const {
+  const double heads = heads_of(shape);
+  double words = heads * model_.random_words_per_head;
+  double multiplies = heads * model_.threshold_multiplies;
+  double compares = 0;
+  for (const std::int64_t context : shape.contexts) {
+    const double tiles = std::ceil(static_cast<double>(context) / tile(shape));
+    words += shape.q_heads * tiles * model_.random_words_per_tile;
+    if (model_.budgets) {  // S * mass / total per tile, and the order of the remainders
+      multiplies += shape.q_heads * tiles;
+      compares += shape.q_heads * sort_compares(tiles);
+    } else {
+      compares += shape.q_heads * model_.samples * search_steps(static_cast<double>(context));
+    }
+  }
+  if (model_.budgets) {
+    multiplies += s.head_tiles;  // one offset scaled to each drawing tile's units
+    compares += s.draws * search_steps(tile(shape));
+  }
+  stage.count(Op::kRandomWord, Phase::kSelect, words);
+  stage.count(Op::kMultiply, Phase::kSelect, multiplies);
+  stage.count(Op::kCompare, Phase::kSelect, compares);
+  stage.count(Op::kAdd, Phase::kSelect, s.draws);  // thresholds step by total / S
+}
+
+/// Gather and add, no multiplication: every draw adds its row (SANTA eq. 4); 1/S is a shift when S is a
+/// power of two.
+void count_gather_adds(Stage& stage, const Shape& shape, const Statistics& s, std::uint32_t samples) {
+  const double heads = heads_of(shape);
+  stage.count(Op::kAdd, Phase::kValue, (s.draws - heads) * shape.v_head_dim);
+  stage.count(std::has_single_bit(samples) ? Op::kShift : Op::kMultiply, Phase::kMerge,
+              heads * shape.v_head_dim);
+}
+
+Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
+  const SplitPlan plan = plan_splits(shape, limits, kUnitTokens);
+  const double records = tiles_of(shape, tile(shape)) * shape.q_heads;
+  const double stash_bytes = kScoreBytes * s.k_requests;
+  const bool spills = stash_bytes > kStashShare * static_cast<double>(limits.shared_bytes_per_sm) *
+                                        limits.sms;
+  Work work;
+  Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
+  stream.launch = plan.launch;
+  stream.imbalance = plan.imbalance;
+  stream.read(Tensor::kQuery, shape.query_bytes(), 1, 1);
+  stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  stream.write(Tensor::kMetadata, kTileRecordBytes, records);
+  if (spills) stream.write(Tensor::kStash, kScoreBytes, s.k_requests);
+  count_softmax(stream, shape, s);
+
+  Stage& gather = work.add_stage("gather_v", Boundary::kTeamExchange);
+  gather.launch = plan.launch;
+  gather.dependent_trips = 1;
+  gather.read(Tensor::kMetadata, kTileRecordBytes, records, records);
+  if (spills) gather.read(Tensor::kStash, kScoreBytes, s.k_requests, s.k_requests);
+  gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
+  count_select(gather, shape, s);
+  count_gather_adds(gather, shape, s, model_.samples);
+  if (plan.partials > 0) {
+    gather.write(Tensor::kPartial, partial_row_bytes(shape), plan.partials * shape.group());
+  }
+  finish_output(work, shape, plan);
+  return work;
+}
+
+// SANTA repository, commit 2e5f861: pass1, tile_budgets, memset, pass2, cast_scale.
+Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceLimits&) const {
+  constexpr int kStashBytes = 2;    // exponentiated scores as bf16
+  constexpr int kBudgetBytes = 12;  // S_t, 1/Δ_t and offset per (head, tile)
+  const double heads = heads_of(shape);
+  const double records = tiles_of(shape, tile(shape)) * shape.q_heads;
+  const double ctas = tiles_of(shape, tile(shape)) * shape.kv_heads;
+  const double accumulator_bytes = 4.0 * shape.v_head_dim;
+  Work work;
+  Stage& pass1 = work.add_stage("pass1", Boundary::kKernelLaunch);
+  pass1.launch = {ctas, ctas};
+  pass1.read(Tensor::kQuery, shape.query_bytes(), 1, 1);
+  pass1.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  pass1.write(Tensor::kStash, kStashBytes, s.k_requests);
+  pass1.write(Tensor::kMetadata, kTileRecordBytes, records);
+  count_softmax(pass1, shape, s);
+
+  Stage& budgets = work.add_stage("tile_budgets", Boundary::kKernelLaunch);
+  budgets.read(Tensor::kMetadata, kTileRecordBytes, records, records);
+  budgets.write(Tensor::kMetadata, kBudgetBytes, records);
+
+  Stage& clear = work.add_stage("memset", Boundary::kKernelLaunch);
+  clear.write(Tensor::kPartial, accumulator_bytes, heads);
+
+  Stage& pass2 = work.add_stage("pass2", Boundary::kKernelLaunch);
+  pass2.launch = {ctas, ctas};
+  pass2.dependent_trips = 2;  // stash, then rows
+  pass2.read(Tensor::kMetadata, kBudgetBytes, records, records);
+  const double stashed = s.head_tiles * tile(shape);  // heads without a budget skip the tile's stash
+  pass2.read(Tensor::kStash, kStashBytes, std::min(stashed, s.k_requests), stashed);
+  pass2.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
+  // Float atomics: every CTA with a draw adds all heads of its group to the accumulators.
+  pass2.read(Tensor::kPartial, accumulator_bytes, s.group_tiles * shape.group(),
+             s.group_tiles * shape.group());
+  pass2.write(Tensor::kPartial, accumulator_bytes, s.group_tiles * shape.group());
+  count_select(pass2, shape, s);
+  pass2.count(Op::kMultiply, Phase::kValue, s.v_requests * shape.v_head_dim);  // count * value
+  pass2.count(Op::kAdd, Phase::kValue,
+              (s.v_requests + s.group_tiles * shape.group()) * shape.v_head_dim);
+
+  Stage& cast = work.add_stage("cast_scale", Boundary::kKernelLaunch);
+  cast.read(Tensor::kPartial, accumulator_bytes, heads, heads);
+  cast.write(Tensor::kOutput, shape.output_bytes(), 1);
+  cast.count(Op::kMultiply, Phase::kMerge, heads * shape.v_head_dim);
+  return work;
+}
+
+}  // namespace
+
+std::unique_ptr<Implementation> make_santa_cost(const SantaCostModel& model) {
+  return std::make_unique<SantaCost>(model);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,88 @@
+// santa-iid, santa-strat, santa-sys: rows drawn from the head's whole distribution (SANTA §2, §2.1).
+
+#include "kernels/santa/samplers.h"
+#include "kernels/santa/santa.h"
+
+namespace kvsim {
+namespace {
+
+constexpr int kMassTile = 256;  // tokens whose masses share one scale; not a budget tile
+
+using Thresholds = std::vector<std::uint64_t> (*)(const HeadDistribution&, std::uint32_t,
+                                                  const RandomStream&);
+
+class DrawnSanta : public SantaMethod {
+ public:
+  DrawnSanta(const Parameters& parameters, Thresholds thresholds, SantaCostModel cost)
+      : SantaMethod(cost.samples, with_implementation(cost, parameters)), thresholds_(thresholds) {}
+
+ protected:
+  Draws draw(const StepView& view, std::span<const float> scores, int g) const override {
+    const HeadDistribution head(scores, kMassTile);
+    const RandomStream random = view.random_of(g, Purpose::kSampleOffset);
+    Draws draws;
+    draws.rows = rows_of(head, thresholds_(head, samples(), random));
+    draws.mass_of_rows = mass_of_rows(view, head, g);
+    for (const std::int64_t row : draws.rows) {
+      const auto tile = static_cast<std::int32_t>(row / kMassTile);
+      if (draws.drawn_tiles.empty() || draws.drawn_tiles.back() != tile) {
+        draws.drawn_tiles.push_back(tile);
+      }
+    }
+    return draws;
+  }
+
+ private:
+  static SantaCostModel with_implementation(SantaCostModel cost, const Parameters& parameters) {
+    cost.tile = kMassTile;
+    cost.published = parameters.choice("implementation") == "published";
+    return cost;
+  }
+
+  Thresholds thresholds_;
+};
+
+std::uint32_t samples_of(const Parameters& parameters) {
+  return static_cast<std::uint32_t>(parameters.integer("samples", 1, kMaxSamples));
+}
+
+KVSIM_REGISTER_METHOD(
+    "santa-iid",
+    MethodInfo{.summary = "S V rows drawn independently from the softmax (unbiased)",
+               .source = std::string(kSantaPaper) + " §2",
+               .parameters = santa_parameters(),
+               .make = [](const Parameters& p) {
+                 const std::uint32_t s = samples_of(p);
+                 const SantaCostModel cost{.samples = s,
+                                           .random_words_per_head = static_cast<double>(s),
+                                           .threshold_multiplies = static_cast<double>(s)};
+                 return std::make_unique<DrawnSanta>(p, iid_thresholds, cost);
+               }});
+
+KVSIM_REGISTER_METHOD(
+    "santa-strat",
+    MethodInfo{.summary = "one V row drawn in each of S strata of equal mass (unbiased)",
+               .source = std::string(kSantaPaper) + " §2.1",
+               .parameters = santa_parameters(),
+               .make = [](const Parameters& p) {
+                 const std::uint32_t s = samples_of(p);
+                 const SantaCostModel cost{.samples = s,
+                                           .random_words_per_head = static_cast<double>(s),
+                                           .threshold_multiplies = static_cast<double>(s)};
+                 return std::make_unique<DrawnSanta>(p, stratified_thresholds, cost);
+               }});
+
+KVSIM_REGISTER_METHOD(
+    "santa-sys",
+    MethodInfo{.summary = "S strata of equal mass, one offset per query head for all (unbiased)",
+               .source = std::string(kSantaPaper) + " §2.1",
+               .parameters = santa_parameters(),
+               .make = [](const Parameters& p) {
+                 const SantaCostModel cost{.samples = samples_of(p),
+                                           .random_words_per_head = 1,
+                                           .threshold_multiplies = 1};
+                 return std::make_unique<DrawnSanta>(p, systematic_thresholds, cost);
+               }});
+
+}  // namespace
+}  // namespace kvsim

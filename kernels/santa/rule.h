@@ -1,0 +1,71 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "core/host_device.h"
+
+namespace kvsim {
+
+// The rule of every SANTA sampler, shared by the CPU reference and the CUDA kernels.
+//
+// Probabilities are integers. Within a tile a token's weight e^(s - m_t), m_t the tile's largest
+// score, becomes a multiple of 2^-23; a tile's mass is rescaled once, to multiples of 2^-40 of the
+// head's largest weight. Integer addition is associative, so the distribution, and with it every
+// selected row, does not depend on how tiles were split over threads, CTAs or vector lanes; prefix
+// sums are monotone; and the last prefix equals the total, so counts always sum to S.
+
+__extension__ using Uint128 = unsigned __int128;
+
+/// Weight in [0, 1] to units of 2^-23, nearest: adding 2^23 leaves it in the mantissa's low bits.
+KVSIM_HD inline std::uint32_t token_mass(float weight) {
+  return std::bit_cast<std::uint32_t>(std::fma(weight, 0x1p23f, 0x1p23f)) -
+         std::bit_cast<std::uint32_t>(0x1p23f);
+}
+
+/// e^(m_t - m) as mantissa * 2^-(17 + shift), so that token units (2^-23) times mantissa, shifted
+/// right by `shift`, are units of 2^-40.
+struct TileScale {
+  std::uint32_t mantissa = 0;
+  std::uint32_t shift = 0;
+};
+
+KVSIM_HD inline TileScale tile_scale(float ratio) {
+  const auto bits = std::bit_cast<std::uint32_t>(ratio);
+  if (bits < 0x00800000u) return {};  // zero, or below 2^-126: no mass
+  return {(bits & 0x007fffffu) | 0x00800000u, 6 + 127 - (bits >> 23)};
+}
+
+/// Mass, in units of 2^-40 of the head's largest weight, of `units` token units of a tile. Monotone.
+KVSIM_HD inline std::uint64_t head_mass(std::uint32_t units, TileScale scale) {
+  return scale.shift < 64 ? (std::uint64_t{units} * scale.mantissa) >> scale.shift : 0;
+}
+
+/// floor((index + random24 * 2^-24) / samples * total): a row is drawn when it is the first whose
+/// cumulative mass exceeds this (SANTA §2.1, F(j) > (m + u) / S). Always below `total`.
+KVSIM_HD inline std::uint64_t mass_threshold(std::uint32_t index, std::uint32_t random24,
+                                             std::uint32_t samples, std::uint64_t total) {
+  const std::uint64_t position = (std::uint64_t{index} << 24) + random24;
+  return static_cast<std::uint64_t>(Uint128{position} * total / (Uint128{samples} << 24));
+}
+
+/// Width of a budget tile: by the prompt's length, as the released kernels choose it, so that it
+/// does not switch in the middle of a trace.
+KVSIM_HD inline int budget_tile(std::int64_t prompt_tokens) {
+  return prompt_tokens <= 1536 ? 32 : (prompt_tokens <= 3072 ? 64 : 256);
+}
+
+/// A tile's share of S samples before the remainders are dealt out: floor and remainder of
+/// S * mass / total, exact.
+struct Share {
+  std::uint32_t whole = 0;
+  std::uint64_t remainder = 0;  // of `total`
+};
+
+KVSIM_HD inline Share budget_share(std::uint64_t mass, std::uint32_t samples, std::uint64_t total) {
+  const Uint128 product = Uint128{mass} * samples;
+  return {static_cast<std::uint32_t>(product / total), static_cast<std::uint64_t>(product % total)};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "core/device_limits.h"
+#include "kernels/shape.h"
+#include "kernels/work.h"
+
+namespace kvsim {
+
+/// How a persistent kernel deals the tokens of all (sequence, KV head) teams out over its CTAs, one
+/// per SM: whole CTAs per team while there are fewer teams than SMs, contiguous ranges over the team
+/// boundaries when there are more.
+struct SplitPlan {
+  LaunchShape launch;
+  double imbalance = 1;  // units of the longest CTA over the mean
+  double partials = 0;   // partial results per query head of a group that must be merged; 0 = none
+};
+
+/// `unit_tokens` is the smallest piece a CTA takes.
+SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, int unit_tokens);
+
+/// Bytes of one head's partial result: output, maximum and sum in float32.
+inline double partial_row_bytes(const Shape& shape) { return 4.0 * (shape.v_head_dim + 2); }
+
+/// Reads of the queries and, when the plan splits teams, writes of partial results.
+void add_query_and_partials(Stage& stage, const Shape& shape, const SplitPlan& plan);
+
+/// The last stage: the CTA that arrives last merges a team's partials and writes the output; without
+/// partials the output is written by `stage` itself.
+void finish_output(Work& work, const Shape& shape, const SplitPlan& plan);
+
+/// Σ ceil(context / tile) over the batch.
+double tiles_of(const Shape& shape, int tile);
+
+/// Query heads over the whole batch.
+inline double heads_of(const Shape& shape) {
+  return shape.batch() * shape.query_tokens * shape.q_heads;
+}
+
+/// Operations of `rows` dot products (summed over heads), scale included.
+void count_scores(Stage& stage, const Shape& shape, double rows);
+
+}  // namespace kvsim
