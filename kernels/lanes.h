@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -19,9 +20,10 @@ inline float sum_lanes(float (&lane)[kLanes]) {
   return lane[0];
 }
 
-/// Dot product of two padded vectors; kBlocks = dim / 32, or 0 when only `dim` tells.
+/// The first steps of that tree for a dot product of padded vectors: 32 lanes to 8. kBlocks = dim / 32,
+/// or 0 when only `dim` tells.
 template <int kBlocks>
-inline float dot(const float* a, const float* b, int dim) {
+inline void dot_to_8_lanes(const float* a, const float* b, int dim, float* eight) {
   alignas(64) float lane[kLanes];
 #pragma omp simd
   for (int l = 0; l < kLanes; ++l) lane[l] = a[l] * b[l];
@@ -32,14 +34,29 @@ inline float dot(const float* a, const float* b, int dim) {
       lane[l] = std::fma(a[block * kLanes + l], b[block * kLanes + l], lane[l]);
     }
   }
-  return sum_lanes(lane);
+#pragma omp simd
+  for (int l = 0; l < 8; ++l) {
+    eight[l] = (lane[l] + lane[l + 16]) + (lane[l + 8] + lane[l + 24]);
+  }
 }
 
+/// Rows are taken 64 at a time, so that the last steps of the tree run over rows side by side.
 template <int kBlocks>
 void score_rows_of(const float* rows, const float* query, std::int64_t count, int dim, float scale,
                    float* scores) {
-  for (std::int64_t row = 0; row < count; ++row) {
-    scores[row] = scale * dot<kBlocks>(rows + row * dim, query, dim);
+  constexpr int kRows = 64;
+  alignas(64) float eight[kRows][8];
+  for (std::int64_t begin = 0; begin < count; begin += kRows) {
+    const int some = static_cast<int>(std::min<std::int64_t>(kRows, count - begin));
+    for (int r = 0; r < some; ++r) {
+      dot_to_8_lanes<kBlocks>(rows + (begin + r) * dim, query, dim, eight[r]);
+    }
+#pragma omp simd
+    for (int r = 0; r < some; ++r) {
+      const float* e = eight[r];
+      scores[begin + r] =
+          scale * (((e[0] + e[4]) + (e[2] + e[6])) + ((e[1] + e[5]) + (e[3] + e[7])));
+    }
   }
 }
 
