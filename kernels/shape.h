@@ -21,13 +21,13 @@ struct KvFormat {
 /// One layer's attention in one decode step, whole batch. `contexts` holds the tokens each sequence
 /// sees, the current one included (after a layer's window was applied).
 struct Shape {
-  std::span<const std::int64_t> contexts;
+  std::span<const std::int64_t> contexts = {};
   int query_tokens = 1;
   int q_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
   int v_head_dim = 0;
-  KvFormat kv_format;
+  KvFormat kv_format = {};
   std::int64_t prompt_tokens = 0;  // fixes the tile rule of a trace; 0 = the longest context
   int activation_bytes = 2;        // an element of q and o
 

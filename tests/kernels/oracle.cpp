@@ -1,0 +1,280 @@
+#include "tests/kernels/oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/float16.h"
+
+namespace kvsim::testing {
+namespace {
+
+double element(const RowsView& view, std::int64_t row, int column) {
+  return bf16_to_float(reinterpret_cast<const std::uint16_t*>(view.row(row))[column]);
+}
+
+void enter(Phase phase) { OpTally::current().phase = phase; }
+
+std::vector<Counted> scores(const StepView& view, int g) {
+  enter(Phase::kScore);
+  std::vector<Counted> result;
+  for (std::int64_t row = 0; row < view.rows(); ++row) {
+    Counted sum;
+    for (int c = 0; c < view.k.dim; ++c) {
+      const Counted product = Counted(element(view.k, row, c)) *
+                              Counted(view.query(g)[static_cast<std::size_t>(c)]);
+      sum = c == 0 ? product : sum + product;
+    }
+    result.push_back(sum * Counted(view.scale));
+  }
+  return result;
+}
+
+Counted largest(const std::vector<Counted>& values) {
+  Counted result = values[0];
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    if (result < values[i]) result = values[i];
+  }
+  return result;
+}
+
+/// e^(s - max), unnormalised.
+std::vector<Counted> exponentials(const std::vector<Counted>& scores) {
+  enter(Phase::kSoftmax);
+  const Counted highest = largest(scores);
+  std::vector<Counted> result;
+  for (const Counted s : scores) result.push_back(Counted::exp(s - highest));
+  return result;
+}
+
+std::vector<Counted> prefix_sums(const std::vector<Counted>& values) {
+  enter(Phase::kSelect);
+  std::vector<Counted> result{values[0]};
+  for (std::size_t i = 1; i < values.size(); ++i) result.push_back(result.back() + values[i]);
+  return result;
+}
+
+/// First entry above `threshold`, by a binary search of exactly ceil(log2(size)) compares.
+std::size_t search(std::span<const Counted> cumulative, Counted threshold) {
+  std::size_t size = 1;
+  int steps = 0;
+  while (size < cumulative.size()) {
+    size *= 2;
+    ++steps;
+  }
+  std::size_t first = 0;
+  for (; steps > 0; --steps) {
+    size /= 2;
+    const std::size_t probe = std::min(first + size - 1, cumulative.size() - 1);
+    if (!(threshold < cumulative[probe])) first = std::min(first + size, cumulative.size() - 1);
+  }
+  return first;
+}
+
+/// Weighted sum over rows that have a weight, normalised by a multiplication each.
+void weighted_output(const StepView& view, const std::vector<Counted>& weights,
+                     const std::vector<std::int64_t>& rows, Counted sum, OracleHead& head) {
+  enter(Phase::kValue);
+  std::vector<Counted> output(static_cast<std::size_t>(view.v.dim));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    head.weights[rows[i]] = weights[i].value() / sum.value();
+    for (int c = 0; c < view.v.dim; ++c) {
+      const Counted product = weights[i] * Counted(element(view.v, rows[i], c));
+      Counted& out = output[static_cast<std::size_t>(c)];
+      out = i == 0 ? product : out + product;
+    }
+  }
+  enter(Phase::kMerge);
+  const Counted inverse = Counted::reciprocal(sum);
+  for (const Counted out : output) head.output.push_back((out * inverse).value());
+}
+
+/// Adds each drawn row, no multiplication; 1/S at the end.
+void gathered_output(const StepView& view, const std::vector<std::int64_t>& drawn,
+                     std::uint32_t samples, OracleHead& head) {
+  enter(Phase::kValue);
+  std::vector<Counted> output(static_cast<std::size_t>(view.v.dim));
+  for (std::size_t i = 0; i < drawn.size(); ++i) {
+    head.weights[drawn[i]] += 1;
+    for (int c = 0; c < view.v.dim; ++c) {
+      const Counted value(element(view.v, drawn[i], c));
+      Counted& out = output[static_cast<std::size_t>(c)];
+      out = i == 0 ? value : out + value;
+    }
+  }
+  enter(Phase::kMerge);
+  const bool power_of_two = (samples & (samples - 1)) == 0;
+  for (const Counted out : output) {
+    const Counted scaled = power_of_two ? Counted::shift(out, 1.0 / samples)
+                                        : out * Counted(1.0 / samples);
+    head.output.push_back(scaled.value());
+  }
+}
+
+double uniform24(const RandomStream& random, std::uint32_t index) {
+  OpTally::note(Op::kRandomWord);
+  return random.threshold24(index) * 0x1p-24;
+}
+
+/// Thresholds in units of the head's unnormalised mass.
+std::vector<Counted> thresholds(const StepView& view, int g, Sampler sampler, std::uint32_t samples,
+                                Counted total) {
+  enter(Phase::kSelect);
+  const RandomStream random = view.random_of(g, Purpose::kSampleOffset);
+  const double stratum = total.value() / samples;
+  std::vector<Counted> result;
+  Counted offset;
+  for (std::uint32_t m = 0; m < samples; ++m) {
+    if (sampler == Sampler::kIid) {
+      result.push_back(Counted(uniform24(random, m)) * total + Counted(0));
+      continue;
+    }
+    if (sampler == Sampler::kStrat || m == 0) {
+      offset = Counted(uniform24(random, m)) * Counted(stratum);
+    }
+    result.push_back(offset + Counted(m * stratum));
+  }
+  return result;
+}
+
+/// A bitonic network: the order of `keys`, descending, with a fixed number of compares.
+std::vector<std::size_t> descending_order(const std::vector<double>& keys) {
+  std::size_t slots = 1;
+  while (slots < keys.size()) slots *= 2;
+  std::vector<std::size_t> order(slots);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto key = [&](std::size_t i) { return i < keys.size() ? keys[i] : -1.0; };
+  for (std::size_t k = 2; k <= slots; k *= 2) {
+    for (std::size_t j = k / 2; j > 0; j /= 2) {
+      for (std::size_t i = 0; i < slots; ++i) {
+        const std::size_t partner = i ^ j;
+        if (partner <= i) continue;
+        OpTally::note(Op::kCompare);
+        const bool greater = key(order[i]) > key(order[partner]) ||
+                             (key(order[i]) == key(order[partner]) && order[i] < order[partner]);
+        if (greater == ((i & k) != 0)) std::swap(order[i], order[partner]);
+      }
+    }
+  }
+  return order;
+}
+
+std::vector<std::uint32_t> prop_budgets(const StepView& view, int g, PropRule rule,
+                                        std::uint32_t samples, const std::vector<Counted>& masses,
+                                        double total) {
+  enter(Phase::kSelect);
+  std::vector<std::uint32_t> budgets(masses.size());
+  std::vector<double> remainders(masses.size());
+  std::uint32_t dealt = 0;
+  for (std::size_t t = 0; t < masses.size(); ++t) {
+    const double share = (masses[t] * Counted(samples / total)).value();
+    budgets[t] = static_cast<std::uint32_t>(share);
+    remainders[t] = share - budgets[t];
+    dealt += budgets[t];
+  }
+  const std::vector<std::size_t> order = descending_order(remainders);
+  if (rule == PropRule::kPaper) {
+    for (std::size_t i = 0; i < samples - dealt; ++i) ++budgets[order[i]];
+    return budgets;
+  }
+  const double offset = uniform24(view.random_of(g, Purpose::kBudgetOffset), 0);
+  std::fill(budgets.begin(), budgets.end(), 0u);
+  double end = masses[0].value();
+  for (std::size_t m = 0, t = 0; m < samples; ++m) {
+    while (end <= (static_cast<double>(m) + offset) / samples * total && t + 1 < masses.size()) {
+      end += masses[++t].value();
+    }
+    ++budgets[t];
+  }
+  return budgets;
+}
+
+}  // namespace
+
+std::vector<double> oracle_scores(const StepView& view, int g) {
+  const OpTally saved = OpTally::current();
+  std::vector<double> result;
+  for (const Counted s : scores(view, g)) result.push_back(s.value());
+  OpTally::current() = saved;
+  return result;
+}
+
+OracleHead oracle_dense(const StepView& view, int g) {
+  const std::vector<Counted> weights = exponentials(scores(view, g));
+  Counted sum = weights[0];
+  for (std::size_t i = 1; i < weights.size(); ++i) sum = sum + weights[i];
+  std::vector<std::int64_t> rows(weights.size());
+  std::iota(rows.begin(), rows.end(), std::int64_t{0});
+  OracleHead head;
+  weighted_output(view, weights, rows, sum, head);
+  return head;
+}
+
+OracleHead oracle_topk(const StepView& view, int g, std::int64_t keys) {
+  const std::vector<Counted> all = scores(view, g);
+  enter(Phase::kSelect);  // radix select: each of 4 passes looks at every key once
+  OpTally::note(Op::kCompare, 4.0 * static_cast<double>(all.size()));
+  OpTally::note(Op::kAdd, 4.0 * static_cast<double>(all.size()));
+  std::vector<std::int64_t> rows(all.size());
+  std::iota(rows.begin(), rows.end(), std::int64_t{0});
+  std::stable_sort(rows.begin(), rows.end(), [&](std::int64_t a, std::int64_t b) {
+    return all[static_cast<std::size_t>(a)].value() > all[static_cast<std::size_t>(b)].value();
+  });
+  rows.resize(static_cast<std::size_t>(std::min(keys, view.rows())));
+  std::vector<Counted> kept;
+  for (const std::int64_t row : rows) kept.push_back(all[static_cast<std::size_t>(row)]);
+  const std::vector<Counted> weights = exponentials(kept);
+  Counted sum = weights[0];
+  for (std::size_t i = 1; i < weights.size(); ++i) sum = sum + weights[i];
+  OracleHead head;
+  weighted_output(view, weights, rows, sum, head);
+  return head;
+}
+
+OracleHead oracle_santa(const StepView& view, int g, Sampler sampler, std::uint32_t samples) {
+  const std::vector<Counted> cumulative = prefix_sums(exponentials(scores(view, g)));
+  std::vector<std::int64_t> drawn;
+  for (const Counted threshold : thresholds(view, g, sampler, samples, cumulative.back())) {
+    drawn.push_back(static_cast<std::int64_t>(search(cumulative, threshold)));
+  }
+  OracleHead head;
+  gathered_output(view, drawn, samples, head);
+  return head;
+}
+
+OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t samples, int tile) {
+  const std::vector<Counted> cumulative = prefix_sums(exponentials(scores(view, g)));
+  const auto width = static_cast<std::size_t>(tile);
+  std::vector<Counted> masses;
+  std::vector<double> before;  // mass before each tile
+  for (std::size_t begin = 0; begin < cumulative.size(); begin += width) {
+    const std::size_t last = std::min(begin + width, cumulative.size()) - 1;
+    before.push_back(begin == 0 ? 0.0 : cumulative[begin - 1].value());
+    masses.push_back(Counted(cumulative[last].value() - before.back()));
+  }
+  const std::vector<std::uint32_t> budgets =
+      prop_budgets(view, g, rule, samples, masses, cumulative.back().value());
+  enter(Phase::kSelect);
+  const double u = uniform24(view.random_of(g, Purpose::kSampleOffset), 0);
+  std::vector<std::int64_t> drawn;
+  for (std::size_t t = 0; t < masses.size(); ++t) {
+    if (budgets[t] == 0) continue;
+    const double stratum = masses[t].value() / budgets[t];
+    const Counted offset = Counted(u) * Counted(stratum);
+    const std::size_t begin = t * width;
+    std::vector<Counted> inside(width, Counted(1e300));  // pads: a search always takes log2(tile)
+    for (std::size_t i = 0; i < width && begin + i < cumulative.size(); ++i) {
+      inside[i] = Counted(cumulative[begin + i].value() - before[t]);
+    }
+    for (std::uint32_t m = 0; m < budgets[t]; ++m) {
+      const Counted threshold = offset + Counted(m * stratum);
+      const std::size_t row = std::min(begin + search(inside, threshold), cumulative.size() - 1);
+      drawn.push_back(static_cast<std::int64_t>(row));
+    }
+  }
+  OracleHead head;
+  gathered_output(view, drawn, samples, head);
+  return head;
+}
+
+}  // namespace kvsim::testing

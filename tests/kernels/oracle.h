@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "kernels/method.h"
+#include "tests/kernels/counted.h"
+
+namespace kvsim::testing {
+
+/// What a naive float64 oracle did for one query head: which V rows it added how often, the output,
+/// and, through OpTally, every operation on the way.
+struct OracleHead {
+  std::map<std::int64_t, double> weights;  // row -> weight or count
+  std::vector<double> output;
+};
+
+// Each oracle computes its own scores from the stored rows, in the plainest loops, and shares no code
+// with the methods but the random words.
+OracleHead oracle_dense(const StepView& view, int g);
+OracleHead oracle_topk(const StepView& view, int g, std::int64_t keys);
+
+enum class Sampler { kIid, kStrat, kSys };
+OracleHead oracle_santa(const StepView& view, int g, Sampler sampler, std::uint32_t samples);
+
+enum class PropRule { kPaper, kUnbiased };
+OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t samples, int tile);
+
+/// Scores of the oracle, in float64, without touching the tally.
+std::vector<double> oracle_scores(const StepView& view, int g);
+
+}  // namespace kvsim::testing

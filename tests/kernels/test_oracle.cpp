@@ -1,0 +1,169 @@
+// Every method against an independent float64 oracle: what it selects, what it returns, and that
+// the operations the oracle really did are those the closed form counts.
+
+#include <algorithm>
+#include <functional>
+
+#include "kernels/attention.h"
+#include "tests/catch.h"
+#include "tests/kernels/oracle.h"
+#include "tests/kernels/random_step.h"
+
+namespace kvsim::testing {
+namespace {
+
+constexpr DeviceLimits kLimits{.sms = 132, .shared_bytes_per_sm = 233472, .l2_bytes = 50 << 20};
+
+struct Case {
+  std::string spec;
+  std::function<OracleHead(const StepView&, int)> oracle;
+  std::int64_t samples;  // draws per head, 0 = weighted rows
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> kCases{
+      {"dense", [](const StepView& v, int g) { return oracle_dense(v, g); }, 0},
+      {"topk:keys=17", [](const StepView& v, int g) { return oracle_topk(v, g, 17); }, 0},
+      {"santa-iid:samples=32",
+       [](const StepView& v, int g) { return oracle_santa(v, g, Sampler::kIid, 32); }, 32},
+      {"santa-strat:samples=48",
+       [](const StepView& v, int g) { return oracle_santa(v, g, Sampler::kStrat, 48); }, 48},
+      {"santa-sys:samples=128",
+       [](const StepView& v, int g) { return oracle_santa(v, g, Sampler::kSys, 128); }, 128},
+      {"santa-prop:samples=64,tile=32",
+       [](const StepView& v, int g) { return oracle_prop(v, g, PropRule::kPaper, 64, 32); }, 64},
+      {"santa-prop:samples=100,tile=64,mode=unbiased",
+       [](const StepView& v, int g) { return oracle_prop(v, g, PropRule::kUnbiased, 100, 64); },
+       100}};
+  return kCases;
+}
+
+/// Counts may differ where a threshold lies within float32 rounding of a row's edge: then one draw
+/// moves to a neighbouring row. Returns how many draws moved.
+double moved_draws(const OracleHead& oracle, const HeadSelection& head) {
+  std::map<std::int64_t, double> difference = oracle.weights;
+  const std::vector<std::int64_t> rows = list_rows(head.v_rows);
+  for (std::size_t i = 0; i < rows.size(); ++i) difference[rows[i]] -= head.weights[i];
+  double moved = 0;
+  for (const auto& [row, d] : difference) moved += std::abs(d) / 2;
+  return moved;
+}
+
+TEST_CASE("methods select and return what a float64 oracle does") {
+  for (const Case& c : cases()) {
+    INFO(c.spec);
+    const NamedMethod named = make_method(c.spec);
+    double moved = 0;
+    double draws = 0;
+    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+      const RandomStep step({.rows = 40 + static_cast<std::int64_t>(seed) * 37, .group = 3,
+                             .peak = 0.5 * static_cast<double>(seed), .seed = seed});
+      const Selection selection = select_with(*named.method, step.view);
+      const std::vector<float> output = named.method->attend(step.view, selection);
+      for (int g = 0; g < 3; ++g) {
+        const OracleHead oracle = c.oracle(step.view, g);
+        const HeadSelection& head = selection.heads[static_cast<std::size_t>(g)];
+        const double here = c.samples > 0 ? moved_draws(oracle, head) : 0;
+        moved += here;
+        draws += static_cast<double>(head.draws);
+        if (c.samples == 0) CHECK(head.v_rows.size() == static_cast<std::int64_t>(oracle.weights.size()));
+        if (here > 0) continue;  // another selection, another output
+        for (int d = 0; d < 64; ++d) {
+          CHECK(output[static_cast<std::size_t>(g * 64 + d)] ==
+                Approx(oracle.output[static_cast<std::size_t>(d)]).margin(2e-5));
+        }
+      }
+    }
+    CHECK(moved <= 1e-3 * draws);
+  }
+}
+
+TEST_CASE("operations done equal the closed form, by kind and phase") {
+  for (const Case& c : cases()) {
+    for (const std::int64_t rows : {1, 31, 64, 200, 321}) {
+      INFO(c.spec << ", rows " << rows);
+      const NamedMethod named = make_method(c.spec);
+      const RandomStep step({.rows = rows, .group = 3, .peak = 2, .seed = 5});
+      OpTally::current() = {};
+      for (int g = 0; g < 3; ++g) c.oracle(step.view, g);
+      OpTally done = OpTally::current();
+
+      const Selection selection = select_with(*named.method, step.view);
+      const std::vector<std::int64_t> contexts{rows};
+      const Shape shape{.contexts = contexts, .q_heads = 3, .kv_heads = 1, .head_dim = 64,
+                        .v_head_dim = 64, .prompt_tokens = rows};
+      const Work work = named.method->implementation().work(shape, selection.statistics, kLimits);
+      OpTally expected;
+      for (const Stage& stage : work.stages) {
+        for (const OpCount& ops : stage.ops) expected.of(ops.op, ops.phase) += ops.count;
+      }
+      for (std::size_t op = 0; op < kOpNames.size(); ++op) {
+        for (std::size_t phase = 0; phase < kPhaseNames.size(); ++phase) {
+          INFO(kOpNames[op] << " in " << kPhaseNames[phase]);
+          CHECK(expected.count[op][phase] == done.count[op][phase]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("rows counted by a selection are those its heads list, unions exact") {
+  for (const Case& c : cases()) {
+    INFO(c.spec);
+    const NamedMethod named = make_method(c.spec);
+    const RandomStep step({.rows = 500, .group = 4, .peak = 3, .seed = 9});
+    const Selection selection = select_with(*named.method, step.view);
+    std::vector<bool> read(500, false);
+    double requests = 0;
+    for (const HeadSelection& head : selection.heads) {
+      for (const std::int64_t row : list_rows(head.v_rows)) {
+        read[static_cast<std::size_t>(row)] = true;
+        ++requests;
+      }
+      CHECK(static_cast<std::size_t>(head.v_rows.size()) == head.weights.size());
+    }
+    CHECK(selection.statistics.v_requests == requests);
+    CHECK(selection.statistics.v_rows ==
+          static_cast<double>(std::count(read.begin(), read.end(), true)));
+    CHECK(selection.statistics.k_rows == 500);
+    CHECK(selection.statistics.k_requests == 4 * 500);
+  }
+}
+
+TEST_CASE("float64 attention is the oracle's dense attention") {
+  const RandomStep step({.rows = 333, .group = 7, .head_dim = 80, .v_head_dim = 96, .peak = 2, .seed = 2});
+  const Float64Attention truth = float64_attention(step.view);
+  for (int g = 0; g < 7; ++g) {
+    const OracleHead oracle = oracle_dense(step.view, g);
+    for (int d = 0; d < 96; ++d) {
+      CHECK(truth.outputs[static_cast<std::size_t>(g * 96 + d)] ==
+            Approx(oracle.output[static_cast<std::size_t>(d)]).epsilon(1e-12).margin(1e-14));
+    }
+  }
+}
+
+TEST_CASE("sinks and logit caps enter the softmax") {
+  RandomStep step({.rows = 50, .group = 2, .peak = 2, .seed = 3});
+  const std::vector<float> sinks{1.5f, -0.5f};
+  step.view.sink_logits = sinks;
+  step.view.logit_cap = 5;
+  const Float64Attention truth = float64_attention(step.view);
+  for (int g = 0; g < 2; ++g) {
+    double sum = std::exp(static_cast<double>(sinks[static_cast<std::size_t>(g)]));
+    std::vector<double> weights;
+    for (const double s : oracle_scores(step.view, g)) {
+      sum += weights.emplace_back(std::exp(5 * std::tanh(s / 5)));
+    }
+    for (std::size_t row = 0; row < 50; ++row) {
+      CHECK(truth.weights[static_cast<std::size_t>(g) * 50 + row] == Approx(weights[row] / sum));
+    }
+  }
+  const NamedMethod dense = make_method("dense");
+  const std::vector<float> output = dense.method->attend(step.view, select_with(*dense.method, step.view));
+  for (std::size_t i = 0; i < output.size(); ++i) {
+    CHECK(output[i] == Approx(truth.outputs[i]).margin(1e-5));
+  }
+}
+
+}  // namespace
+}  // namespace kvsim::testing
