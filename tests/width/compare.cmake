@@ -1,0 +1,12 @@
+# cmake -DBASE=probe_v3 -DOTHER=probe_vN -DLEVEL=N -P compare.cmake
+file(READ /proc/cpuinfo cpuinfo)
+if(LEVEL STREQUAL "4" AND NOT cpuinfo MATCHES "avx512vl")
+  message("SKIPPED: this CPU has no AVX-512, so x86-64-v4 cannot run here")
+  return()
+endif()
+execute_process(COMMAND ${BASE} OUTPUT_VARIABLE base COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${OTHER} OUTPUT_VARIABLE other COMMAND_ERROR_IS_FATAL ANY)
+string(LENGTH "${base}" length)
+if(length LESS 1000 OR NOT base STREQUAL other)
+  message(FATAL_ERROR "x86-64-v3 and v${LEVEL} differ:\n${base}\n---\n${other}")
+endif()

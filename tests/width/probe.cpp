@@ -1,0 +1,61 @@
+// Prints a digest of scores, masses, selections and outputs. Built once per x86-64 level; the test
+// compares what the programs print, so nothing here may depend on the vector width.
+
+#include <cstdio>
+#include <cstring>
+
+#include "kernels/attention.h"
+#include "kernels/santa/distribution.h"
+#include "tests/kernels/random_step.h"
+
+namespace kvsim::testing {
+namespace {
+
+/// FNV-1a.
+class Digest {
+ public:
+  template <typename T>
+  void add(const std::vector<T>& values) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(values.data());
+    for (std::size_t i = 0; i < values.size() * sizeof(T); ++i) {
+      state_ = (state_ ^ bytes[i]) * 0x100000001b3ull;
+    }
+  }
+  unsigned long long value() const { return state_; }
+
+ private:
+  unsigned long long state_ = 0xcbf29ce484222325ull;
+};
+
+void print_digests(const RandomStep& step) {
+  const Scores scores = exact_scores(step.view);
+  Digest score_digest;
+  score_digest.add(scores.values);
+  std::printf("scores %016llx\n", score_digest.value());
+  for (const char* spec : {"dense", "topk", "santa-iid", "santa-strat", "santa-sys", "santa-prop",
+                           "santa-prop:mode=unbiased", "santa-prop:mode=released"}) {
+    const NamedMethod named = make_method(spec);
+    const Selection selection = named.method->select(step.view, scores, nullptr);
+    Digest rows;
+    for (const HeadSelection& head : selection.heads) {
+      rows.add(list_rows(head.v_rows));
+      rows.add(head.weights);
+    }
+    Digest output;
+    output.add(named.method->attend(step.view, selection));
+    std::printf("%s %016llx %016llx\n", spec, rows.value(), output.value());
+  }
+}
+
+}  // namespace
+}  // namespace kvsim::testing
+
+int main() {
+  using kvsim::testing::RandomStep;
+  for (const int dim : {64, 80, 128}) {
+    for (const long rows : {1L, 31L, 257L, 3000L}) {
+      kvsim::testing::print_digests(
+          RandomStep({.rows = rows, .group = 3, .head_dim = dim, .peak = 2, .seed = 12}));
+    }
+  }
+}
