@@ -23,6 +23,7 @@ kvsim_dependency(nlohmann nlohmann_json::nlohmann_json)
 
 find_package(Eigen3 REQUIRED NO_MODULE)
 kvsim_dependency(eigen Eigen3::Eigen)
+target_compile_definitions(kvsim_eigen INTERFACE EIGEN_DONT_PARALLELIZE=1)  # we are the parallel ones
 
 set(HDF5_USE_STATIC_LIBRARIES ${KVSIM_STATIC})
 enable_language(C)

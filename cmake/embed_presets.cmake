@@ -7,7 +7,7 @@ string(APPEND source "std::span<const EmbeddedPreset> embedded_presets() {\n")
 string(APPEND source "  static constexpr EmbeddedPreset kPresets[] = {\n")
 foreach(file ${files})
   get_filename_component(kind ${file} DIRECTORY)
-  get_filename_component(name ${file} NAME_WE)
+  get_filename_component(name ${file} NAME_WLE)
   file(READ ${FOLDER}/${file} text)
   # A raw string literal may hold 65535 bytes at most in some compilers; presets are far smaller.
   string(APPEND source "      {\"${kind}\", \"${name}\", R\"preset(${text})preset\"},\n")

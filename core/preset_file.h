@@ -19,6 +19,10 @@ class PresetFile {
  public:
   /// `path` is only used in messages. Throws RuntimeError with line and column for bad TOML.
   static PresetFile parse(const std::string& text, const std::string& path);
+  /// `top` laid over the preset it inherits from: its constants and plain values replace those of
+  /// `base` as a whole, other tables are merged; its key `inherits` is done with. Messages keep naming
+  /// the file a key stands in.
+  static PresetFile overlay(PresetFile base, PresetFile top);
   PresetFile(PresetFile&&) noexcept;
   ~PresetFile();
 
@@ -34,6 +38,9 @@ class PresetFile {
     std::vector<Estimate> y;
   };
   Curve curve(std::string_view key, std::string_view x_unit, std::string_view unit) const;
+  /// As `curve`, with every y between `low` and `high`.
+  Curve curve(std::string_view key, std::string_view x_unit, std::string_view unit, double low,
+              double high) const;
   /// A plain string, integer or boolean that needs no source (name, title, class words).
   std::string text(std::string_view key) const;
   bool flag(std::string_view key) const;

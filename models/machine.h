@@ -23,13 +23,15 @@ struct Transfer {
 
 struct MemorySystem {
   std::string name;           // "HBM3e"
+  double capacity_bytes = 0;  // 0 = not known
   double peak_gb_per_s = 0;   // datasheet
   int sector_bytes = 32;      // what the cache asks for
   int atom_bytes = 64;        // what DRAM delivers
   int row_bytes = 1024;       // bytes one activation opens
   Transfer stream;            // sequential reads
   /// Random row gathers: the share of `stream.gb_per_s` reached with rows of that many bytes,
-  /// interpolated between the points; ramp as `gather_ramp_us`.
+  /// interpolated between the points; runs at least as long as the last point are a stream. Empty:
+  /// scattered rows cost no bandwidth. Ramp as `gather_ramp_us`.
   std::vector<double> gather_row_bytes;
   std::vector<Estimate> gather_share;
   Estimate gather_ramp_us;
@@ -38,11 +40,18 @@ struct MemorySystem {
   Estimate activate_pj;           // one row activation; paid again for every scattered row
 };
 
-/// Energy of one operation, and how many the whole device does in a microsecond.
+/// Energy of one operation, and how many the whole device does in a microsecond (0 = not a limit).
 struct OpCost {
   Estimate pj;
   Estimate per_us;
   std::string what;  // "int8 gather-add, 24-bit accumulator", for itemised output
+  /// Operations with the same unit take turns on it, so their times add up; different units work
+  /// side by side. Below 0: a unit of its own.
+  int unit = -1;
+  /// Cycles of an accelerator's lane that one operation takes, each at the price of the registers,
+  /// clock and control around a score multiply-accumulate (`overhead_share`). 0: in another's cycle,
+  /// or, on a GPU, measured with the operation.
+  double lane_cycles = 0;
 };
 
 /// Everything the models know of a device, GPU or accelerator. Presets of both kinds become this one

@@ -30,15 +30,18 @@ enum class CacheState { kCold, kWarm };
 CacheState parse_cache_state(std::string_view text);
 std::string_view to_string(CacheState state);
 
-/// Bytes after rounding row sets up to whole sectors and whole DRAM atoms, and the DRAM pages opened.
+/// Bytes after rounding row sets up to whole sectors and whole DRAM atoms, the DRAM pages (blocks of
+/// `row_bytes` addresses) touched, and the runs of adjacent rows.
 struct Footprint {
   double sector_bytes = 0;
   double atom_bytes = 0;
   double activations = 0;
+  double runs = 0;
   Footprint& operator+=(const Footprint& o) {
     sector_bytes += o.sector_bytes;
     atom_bytes += o.atom_bytes;
     activations += o.activations;
+    runs += o.runs;
     return *this;
   }
 };
@@ -67,16 +70,17 @@ struct StageTraffic {
   double dram_write_bytes = 0;
   double stream_bytes = 0;       // part of the DRAM reads that is sequential
   double gather_bytes = 0;       // part that is scattered rows …
-  double gather_row_bytes = 0;   // … of this many bytes
+  double gather_row_bytes = 0;   // … of this many bytes (adjacent rows make one longer row)
   double cache_read_bytes = 0;   // served through L2 / SRAM, DRAM reads included
   double cache_write_bytes = 0;
-  double activations = 0;
+  double activations = 0;        // DRAM pages opened, the streams' included: energy per bit read
+                                 // already pays one for every MemorySystem::row_bytes
 };
 
 /// Bytes per level for one layer and step, whole batch.
 struct Traffic {
-  double requested_bytes = 0;  // union rows x row bytes + metadata, stash, partials, query, output
-  double sector_bytes = 0;
+  double requested_bytes = 0;  // union rows x row bytes + metadata, stash, partials; no query, output
+  double sector_bytes = 0;     // the same accesses in whole sectors
   double dram_read_bytes = 0;
   double dram_write_bytes = 0;
   std::array<double, kTensorNames.size()> dram_by_tensor{};  // sums to reads + writes

@@ -1,0 +1,47 @@
+#include <array>
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "models/memory/traffic.h"
+
+namespace kvsim {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, LayoutKind>, 3> kLayouts{
+    {{"hnd", LayoutKind::kHnd}, {"nhd", LayoutKind::kNhd}, {"paged", LayoutKind::kPaged}}};
+
+}  // namespace
+
+std::string_view to_string(LayoutKind kind) {
+  return kLayouts[static_cast<std::size_t>(kind)].first;
+}
+
+CacheLayout parse_cache_layout(std::string_view text) {
+  for (const auto& [name, kind] : kLayouts) {
+    if (text == name) return {kind};
+  }
+  constexpr std::string_view kPagedPrefix = "paged:";
+  if (text.substr(0, kPagedPrefix.size()) == kPagedPrefix) {
+    const std::string_view digits = text.substr(kPagedPrefix.size());
+    int tokens = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), tokens);
+    if (error == std::errc() && end == digits.data() + digits.size() && tokens > 0) {
+      return {LayoutKind::kPaged, tokens};
+    }
+  }
+  fail<UsageError>("unknown cache layout '{}', expected hnd, nhd, paged or paged:TOKENS", text);
+}
+
+CacheState parse_cache_state(std::string_view text) {
+  if (text == "cold") return CacheState::kCold;
+  if (text == "warm") return CacheState::kWarm;
+  fail<UsageError>("unknown cache state '{}', expected cold or warm", text);
+}
+
+std::string_view to_string(CacheState state) {
+  return state == CacheState::kCold ? "cold" : "warm";
+}
+
+}  // namespace kvsim
