@@ -1,7 +1,10 @@
 // How fast a replay reads K and V, as a share of the machine's copy bandwidth in the same run:
 //   bench_replay --benchmark_counters_tabular=true
 // Bytes are dense-equivalent: 2 * rows * kv_heads * head_dim * 2 B per step and method, the float64
-// error pass and the cost models included in the time. The trace is synthetic Gaussian noise, 8k tokens.
+// error pass and the cost models included in the time. The trace is synthetic Gaussian noise, 8k
+// tokens.
+
+#include "sim/replay.h"
 
 #include <benchmark/benchmark.h>
 #include <omp.h>
@@ -13,7 +16,6 @@
 
 #include "core/float16.h"
 #include "models/presets.h"
-#include "sim/replay.h"
 #include "traces/trace_file.h"
 
 namespace kvsim {
@@ -113,9 +115,15 @@ void replay_8k(benchmark::State& state, int q_heads, int kv_heads, int head_dim)
 }
 
 BENCHMARK_CAPTURE(replay_8k, smollm2_9_3_64, 9, 3, 64)
-    ->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
+    ->Arg(1)
+    ->Arg(2)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(replay_8k, llama_32_8_128, 32, 8, 128)
-    ->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
+    ->Arg(1)
+    ->Arg(2)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace kvsim

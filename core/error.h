@@ -29,10 +29,10 @@ template <typename E, typename... Args>
 }  // namespace kvsim
 
 /// An invariant of ours: failing it is a bug, not a user's mistake.
-#define KVSIM_CHECK(condition)                                                                \
-  do {                                                                                        \
-    if (!(condition)) {                                                                       \
-      ::kvsim::fail<::kvsim::RuntimeError>("{}:{}: internal check failed: {}", __FILE__,      \
-                                           __LINE__, #condition);                             \
-    }                                                                                         \
+#define KVSIM_CHECK(condition)                                                                     \
+  do {                                                                                             \
+    if (!(condition)) {                                                                            \
+      ::kvsim::fail<::kvsim::RuntimeError>("{}:{}: internal check failed: {}", __FILE__, __LINE__, \
+                                           #condition);                                            \
+    }                                                                                              \
   } while (false)

@@ -32,8 +32,9 @@ Source parse_source(std::string_view word) {
   for (const auto& [source, name] : kWords) {
     if (name == word) return source;
   }
-  fail<RuntimeError>("unknown kind '{}', expected spec, published, measured, calibrated, derived or assumed",
-                     word);
+  fail<RuntimeError>(
+      "unknown kind '{}', expected spec, published, measured, calibrated, derived or assumed",
+      word);
 }
 
 Estimate operator+(const Estimate& a, const Estimate& b) {

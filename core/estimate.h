@@ -1,7 +1,6 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-
 #include <string_view>
 
 namespace kvsim {
@@ -26,8 +25,9 @@ constexpr Estimate exactly(double value, Source source = Source::kDerived) {
   return {value, value, value, source};
 }
 
-/// Terms of a sum share parameters, so their errors add linearly, not in quadrature. The source of a
-/// result is the weakest of its inputs (kAssumed is weaker than kDerived is weaker than kMeasured).
+/// Terms of a sum share parameters, so their errors add linearly, not in quadrature. The source of
+/// a result is the weakest of its inputs (kAssumed is weaker than kDerived is weaker than
+/// kMeasured).
 Estimate operator+(const Estimate& a, const Estimate& b);
 Estimate& operator+=(Estimate& a, const Estimate& b);
 /// Product and quotient of positive quantities: the bounds multiply.

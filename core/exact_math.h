@@ -13,9 +13,9 @@ namespace kvsim {
 /// same bits. Relative error below 2^-22.5; results below 2^-126 are flushed to 0; exp(-inf) = 0.
 KVSIM_HD inline float exp_nonpositive(float x) {
   constexpr float kLog2e = 1.44269504f;
-  constexpr float kLn2High = 0.693359375f;          // 9 bits, so that n * kLn2High is exact
+  constexpr float kLn2High = 0.693359375f;  // 9 bits, so that n * kLn2High is exact
   constexpr float kLn2Low = -2.12194440e-4f;
-  constexpr float kRound = 12582912.0f;             // 1.5 * 2^23: adding it rounds to an integer
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const float clamped = x > 0.0f ? 0.0f : (x > -87.0f ? x : -87.0f);
   const float n = std::fma(clamped, kLog2e, kRound) - kRound;
   float r = std::fma(n, -kLn2High, clamped);

@@ -7,7 +7,8 @@
 
 namespace kvsim {
 
-/// At most `kCapacity` elements without heap: the work of a step is built millions of times in sweeps.
+/// At most `kCapacity` elements without heap: the work of a step is built millions of times in
+/// sweeps.
 template <typename T, std::size_t kCapacity>
 class FixedVector {
  public:

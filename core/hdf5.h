@@ -4,13 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-/// HDF5 behind small RAII types. Every failure is a RuntimeError that names the file, the object and
-/// HDF5's own reason; HDF5 itself prints nothing. Objects are named by absolute paths
+/// HDF5 behind small RAII types. Every failure is a RuntimeError that names the file, the object
+/// and HDF5's own reason; HDF5 itself prints nothing. Objects are named by absolute paths
 /// ("/layers/0/k"). The library is not thread-safe: use one thread per process for files.
 namespace kvsim::hdf5 {
 
@@ -103,8 +104,8 @@ class Dataset {
   void write_raw(std::span<const std::byte> data);
   void write_raw(const Extent& offset, const Extent& count, std::span<const std::byte> data);
 
-  /// All elements, converted by HDF5 (exact between the types above where the value fits); for small
-  /// data. `T` is float, double, int32_t or int64_t.
+  /// All elements, converted by HDF5 (exact between the types above where the value fits); for
+  /// small data. `T` is float, double, int32_t or int64_t.
   template <typename T>
   std::vector<T> read() const {
     checked_bytes();
@@ -180,5 +181,10 @@ class File {
   std::string path_;
   Handle id_;
 };
+
+/// Opens a file for reading after a child process has done the same and run `visit` on it: the
+/// library crashes on some damaged files (1.10 does not check all lengths), and this turns that
+/// into a RuntimeError. Errors of `visit` are left to whoever reads the file next.
+File open_probed(const std::string& path, const std::function<void(const File&)>& visit);
 
 }  // namespace kvsim::hdf5

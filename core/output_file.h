@@ -8,8 +8,8 @@ namespace kvsim {
 /// and renamed by `commit`. Without a commit the destructor deletes the temporary.
 class OutputFile {
  public:
-  /// Creates the empty temporary. Throws RuntimeError when the target exists and `force` is not set,
-  /// when it is no regular file, or when its folder does not exist or cannot be written to.
+  /// Creates the empty temporary. Throws RuntimeError when the target exists and `force` is not
+  /// set, when it is no regular file, or when its folder does not exist or cannot be written to.
   explicit OutputFile(std::string path, bool force = false);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile(const OutputFile&) = delete;

@@ -8,8 +8,8 @@
 
 namespace kvsim {
 
-/// Calls `body(i)` for every i in [0, count) on `threads` threads, in no fixed order: bodies write to
-/// their own slots, and sums are made afterwards in index order, so results do not depend on the
+/// Calls `body(i)` for every i in [0, count) on `threads` threads, in no fixed order: bodies write
+/// to their own slots, and sums are made afterwards in index order, so results do not depend on the
 /// number of threads. If bodies throw, the exception of the lowest index that ran is rethrown.
 template <typename Body>
 void parallel_for(std::int64_t count, int threads, const Body& body) {

@@ -30,16 +30,16 @@ KVSIM_HD inline RandomWords philox4x32(RandomWords counter, std::uint64_t key) {
 
 /// What a stream of random words is for: streams of different purposes are independent.
 enum class Purpose : std::uint32_t {
-  kSampleOffset = 1,   // thresholds inside a head's distribution
-  kBudgetOffset = 2,   // systematic sampling of tile budgets
-  kSynthetic = 3,      // trace synthesis
+  kSampleOffset = 1,  // thresholds inside a head's distribution
+  kBudgetOffset = 2,  // systematic sampling of tile budgets
+  kSynthetic = 3,     // trace synthesis
 };
 
 /// The place a random word belongs to (DESIGN §4): the seed is the key, all else the counter.
 struct RandomStream {
   std::uint64_t seed = 0;
   Purpose purpose = Purpose::kSampleOffset;
-  std::uint32_t layer = 0;     // < 4096
+  std::uint32_t layer = 0;  // < 4096
   std::uint32_t step = 0;
   std::uint32_t sequence = 0;  // < 2^20
   std::uint32_t head = 0;      // < 65536, query head of the model

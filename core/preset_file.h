@@ -10,18 +10,19 @@
 
 namespace kvsim {
 
-/// A TOML preset read strictly. A constant is a table { value, unit, kind, source } with optional low,
-/// high, note and alternatives; `kind` is a word of Source, `source` a key of the file's [sources]. Every
-/// getter throws RuntimeError that names file, key, what was found and what was expected: a missing
-/// key, kind or source, another unit, low > value or value > high, a negative value. Keys are dotted
-/// ("memory.stream.rate"). `finish` refuses keys that nobody read.
+/// A TOML preset read strictly. A constant is a table { value, unit, kind, source } with optional
+/// low, high, note and alternatives (an array of { value, source, note }); `kind` is a word of
+/// Source, `source` a key of the file's [sources]. Every getter throws RuntimeError that names
+/// file, key, what was found and what was expected: a missing key, kind or source, another unit,
+/// low > value or value > high, a negative value. Keys are dotted ("memory.stream.rate"). `finish`
+/// refuses keys that nobody read.
 class PresetFile {
  public:
   /// `path` is only used in messages. Throws RuntimeError with line and column for bad TOML.
   static PresetFile parse(const std::string& text, const std::string& path);
   /// `top` laid over the preset it inherits from: its constants and plain values replace those of
-  /// `base` as a whole, other tables are merged; its key `inherits` is done with. Messages keep naming
-  /// the file a key stands in.
+  /// `base` as a whole, other tables are merged; its key `inherits` is done with. Messages keep
+  /// naming the file a key stands in.
   static PresetFile overlay(PresetFile base, PresetFile top);
   PresetFile(PresetFile&&) noexcept;
   ~PresetFile();

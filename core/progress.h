@@ -25,7 +25,8 @@ class Progress {
   std::int64_t total_;
   bool terminal_;
   std::atomic<std::int64_t> done_{0};
-  std::atomic<std::int64_t> next_draw_ms_{0};  // since start_, so that at most ten a second are drawn
+  std::atomic<std::int64_t> next_draw_ms_{
+      0};  // since start_, so that at most ten a second are drawn
   std::chrono::steady_clock::time_point start_;
 };
 

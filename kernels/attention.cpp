@@ -15,8 +15,8 @@ void apply_logit_cap(std::span<float> logits, float cap) {
 }
 
 /// Adds the rows of one range for the heads of `heads`, whose weights start at `first_weight`.
-void accumulate_range(const StepView& view, const Range& range, std::size_t first_weight, int padded,
-                      std::span<const HeadSelection> heads, std::vector<float>& block,
+void accumulate_range(const StepView& view, const Range& range, std::size_t first_weight,
+                      int padded, std::span<const HeadSelection> heads, std::vector<float>& block,
                       float* accumulators) {
   for (std::int64_t begin = range.begin; begin < range.end; begin += kBlockRows) {
     const std::int64_t end = std::min(begin + kBlockRows, range.end);
@@ -70,7 +70,8 @@ std::vector<float> weighted_values(const StepView& view, const Selection& select
   const auto same_rows = [&](const HeadSelection& head) {
     return head.v_rows == heads.front().v_rows;
   };
-  const std::size_t together = std::all_of(heads.begin(), heads.end(), same_rows) ? heads.size() : 1;
+  const std::size_t together =
+      std::all_of(heads.begin(), heads.end(), same_rows) ? heads.size() : 1;
   const auto padded = static_cast<std::size_t>(padded_lanes(view.v.dim));
   const auto dim = static_cast<std::size_t>(view.v.dim);
   std::vector<float> block(static_cast<std::size_t>(kBlockRows) * padded);

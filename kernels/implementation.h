@@ -7,7 +7,8 @@
 
 namespace kvsim {
 
-/// How a method is run: its launches and traffic. One method may have several (`ours`, `published`).
+/// How a method is run: its launches and traffic. One method may have several (`ours`,
+/// `published`).
 class Implementation {
  public:
   virtual ~Implementation() = default;

@@ -7,7 +7,8 @@
 namespace kvsim {
 
 /// Vectors are padded with zeros to whole groups of 32 lanes. Every sum runs over 32 lanes side by
-/// side and then through one fixed tree, so that scalar code and any vector width give the same bits.
+/// side and then through one fixed tree, so that scalar code and any vector width give the same
+/// bits.
 inline constexpr int kLanes = 32;
 constexpr int padded_lanes(int dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
 
@@ -20,8 +21,8 @@ inline float sum_lanes(float (&lane)[kLanes]) {
   return lane[0];
 }
 
-/// The first steps of that tree for a dot product of padded vectors: 32 lanes to 8. kBlocks = dim / 32,
-/// or 0 when only `dim` tells.
+/// The first steps of that tree for a dot product of padded vectors: 32 lanes to 8. kBlocks = dim /
+/// 32, or 0 when only `dim` tells.
 template <int kBlocks>
 inline void dot_to_8_lanes(const float* a, const float* b, int dim, float* eight) {
   alignas(64) float lane[kLanes];
@@ -75,7 +76,8 @@ inline void score_rows(const float* rows, const float* query, std::int64_t count
   }
 }
 
-/// sums[c] += Σ weights[i] * row i [c], rows in ascending order, for `dim` (a multiple of 32) columns.
+/// sums[c] += Σ weights[i] * row i [c], rows in ascending order, for `dim` (a multiple of 32)
+/// columns.
 inline void accumulate_rows(const float* rows, const float* weights, std::int64_t count, int dim,
                             float* sums) {
   for (int column = 0; column < dim; column += kLanes) {

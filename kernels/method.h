@@ -27,15 +27,15 @@ struct CacheView {
 /// One KV head and the query heads that share it, at one decode step. Rows are the tokens the step
 /// may see, oldest first; the last one is the current token.
 struct StepView {
-  RowsView k;                           // [rows, head_dim]
-  RowsView v;                           // [rows, v_head_dim]
-  std::span<const float> queries;       // [group, head_dim], after RoPE, not scaled
+  RowsView k;                      // [rows, head_dim]
+  RowsView v;                      // [rows, v_head_dim]
+  std::span<const float> queries;  // [group, head_dim], after RoPE, not scaled
   int group = 1;
-  float scale = 1;                      // logits = scale * q.k
-  float logit_cap = 0;                  // 0 = none
-  std::span<const float> sink_logits;   // [group] or empty: mass that belongs to no row
-  std::int64_t prompt_tokens = 0;       // fixes what must not change in mid-trace (tile widths)
-  RandomStream random;                  // of the group's first query head
+  float scale = 1;                     // logits = scale * q.k
+  float logit_cap = 0;                 // 0 = none
+  std::span<const float> sink_logits;  // [group] or empty: mass that belongs to no row
+  std::int64_t prompt_tokens = 0;      // fixes what must not change in mid-trace (tile widths)
+  RandomStream random;                 // of the group's first query head
 
   std::int64_t rows() const { return k.rows; }
   std::span<const float> query(int head) const {
@@ -66,9 +66,9 @@ struct Scores {
 struct HeadSelection {
   RowRanges k_rows;
   RowRanges v_rows;
-  std::vector<float> weights;    // one per row of v_rows, ascending; counts for samplers
+  std::vector<float> weights;  // one per row of v_rows, ascending; counts for samplers
   float scale = 1;
-  std::int64_t draws = 0;        // Σ counts for samplers, else the rows of v_rows
+  std::int64_t draws = 0;                 // Σ counts for samplers, else the rows of v_rows
   std::vector<std::int32_t> drawn_tiles;  // tiles that received a budget, ascending
 };
 
@@ -91,9 +91,9 @@ class State {
 };
 
 /// What is computed. Life cycle, per KV head: `prepare` once on the prompt's rows; then for every
-/// step `append` with the grown cache, `score`, `select`, `attend`. A method without state keeps the
-/// defaults of the first two. Methods are immutable and shared between threads; what changes is in
-/// State. Scores may also come from elsewhere (a kernel's own, Bernoulli): `select` takes any.
+/// step `append` with the grown cache, `score`, `select`, `attend`. A method without state keeps
+/// the defaults of the first two. Methods are immutable and shared between threads; what changes is
+/// in State. Scores may also come from elsewhere (a kernel's own, Bernoulli): `select` takes any.
 class Method {
  public:
   virtual ~Method() = default;
@@ -105,7 +105,8 @@ class Method {
   virtual bool scores_exactly() const { return true; }
   virtual Scores score(const StepView& view, const State* state) const;
   virtual Selection select(const StepView& view, const Scores& scores, State* state) const = 0;
-  /// [group, v_head_dim]. The default weighs the selected V rows; a head without rows returns zeros.
+  /// [group, v_head_dim]. The default weighs the selected V rows; a head without rows returns
+  /// zeros.
   virtual std::vector<float> attend(const StepView& view, const Selection& selection) const;
 
   /// The least and the most a step can read, where no trace tells (Σ over batch and heads).

@@ -68,11 +68,12 @@ const std::string& Parameters::text(const std::string& key) const {
   return found->second;
 }
 
-std::int64_t Parameters::integer(const std::string& key, std::int64_t low, std::int64_t high) const {
+std::int64_t Parameters::integer(const std::string& key, std::int64_t low,
+                                 std::int64_t high) const {
   std::int64_t value = 0;
   if (!parse_whole(text(key), value) || value < low || value > high) {
-    fail<UsageError>("method '{}': {}={}, expected an integer from {} to {}", method_, key, text(key),
-                     low, high);
+    fail<UsageError>("method '{}': {}={}, expected an integer from {} to {}", method_, key,
+                     text(key), low, high);
   }
   return value;
 }

@@ -5,15 +5,16 @@
 
 namespace kvsim {
 
-/// How a cache stores its elements: `bits` each, plus `scale_bytes` for every `scale_group` elements
-/// (0 = no scales).
+/// How a cache stores its elements: `bits` each, plus `scale_bytes` for every `scale_group`
+/// elements (0 = no scales).
 struct KvFormat {
   int bits = 16;
   int scale_bytes = 0;
   int scale_group = 0;
 
   double row_bytes(int dim) const {
-    const double scales = scale_group > 0 ? static_cast<double>(dim) / scale_group * scale_bytes : 0;
+    const double scales =
+        scale_group > 0 ? static_cast<double>(dim) / scale_group * scale_bytes : 0;
     return dim * bits / 8.0 + scales;
   }
 };
@@ -40,8 +41,12 @@ struct Shape {
   }
   double k_row_bytes() const { return kv_format.row_bytes(head_dim); }
   double v_row_bytes() const { return kv_format.row_bytes(v_head_dim); }
-  double query_bytes() const { return batch() * query_tokens * q_heads * head_dim * activation_bytes; }
-  double output_bytes() const { return batch() * query_tokens * q_heads * v_head_dim * activation_bytes; }
+  double query_bytes() const {
+    return batch() * query_tokens * q_heads * head_dim * activation_bytes;
+  }
+  double output_bytes() const {
+    return batch() * query_tokens * q_heads * v_head_dim * activation_bytes;
+  }
 };
 
 }  // namespace kvsim

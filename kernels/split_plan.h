@@ -7,8 +7,8 @@
 namespace kvsim {
 
 /// How a persistent kernel deals the tokens of all (sequence, KV head) teams out over its CTAs, one
-/// per SM: whole CTAs per team while there are fewer teams than SMs, contiguous ranges over the team
-/// boundaries when there are more.
+/// per SM: whole CTAs per team while there are fewer teams than SMs, contiguous ranges over the
+/// team boundaries when there are more.
 struct SplitPlan {
   LaunchShape launch;
   double imbalance = 1;  // units of the longest CTA over the mean
@@ -24,8 +24,8 @@ inline double partial_row_bytes(const Shape& shape) { return 4.0 * (shape.v_head
 /// Reads of the queries and, when the plan splits teams, writes of partial results.
 void add_query_and_partials(Stage& stage, const Shape& shape, const SplitPlan& plan);
 
-/// The last stage: the CTA that arrives last merges a team's partials and writes the output; without
-/// partials the output is written by `stage` itself.
+/// The last stage: the CTA that arrives last merges a team's partials and writes the output;
+/// without partials the output is written by `stage` itself.
 void finish_output(Work& work, const Shape& shape, const SplitPlan& plan);
 
 /// Σ ceil(context / tile) over the batch.

@@ -4,16 +4,16 @@
 
 namespace kvsim {
 
-/// What a replay counted in one layer and step, summed over sequences and heads: exact integers kept
-/// in doubles, or expectations when a sweep has no trace. Closed forms turn them into work.
+/// What a replay counted in one layer and step, summed over sequences and heads: exact integers
+/// kept in doubles, or expectations when a sweep has no trace. Closed forms turn them into work.
 struct Statistics {
-  double k_rows = 0;         // distinct K rows, per KV head
-  double k_requests = 0;     // K rows, per query head
-  double v_rows = 0;         // distinct V rows, per KV head (GQA union)
-  double v_requests = 0;     // distinct V rows, per query head
-  double draws = 0;          // Σ counts: how often a V row was drawn, repeats included
-  double head_tiles = 0;     // (query head, tile) pairs that drew
-  double group_tiles = 0;    // (KV head, tile) pairs in which some head of the group drew
+  double k_rows = 0;            // distinct K rows, per KV head
+  double k_requests = 0;        // K rows, per query head
+  double v_rows = 0;            // distinct V rows, per KV head (GQA union)
+  double v_requests = 0;        // distinct V rows, per query head
+  double draws = 0;             // Σ counts: how often a V row was drawn, repeats included
+  double head_tiles = 0;        // (query head, tile) pairs that drew
+  double group_tiles = 0;       // (KV head, tile) pairs in which some head of the group drew
   double state_bytes_read = 0;  // what the method's state cost to consult (block records …)
 
   Statistics& operator+=(const Statistics& o) {

@@ -35,9 +35,9 @@ struct MemorySystem {
   std::vector<double> gather_row_bytes;
   std::vector<Estimate> gather_share;
   Estimate gather_ramp_us;
-  Estimate read_pj_per_bit;       // dynamic, streaming, activations included
+  Estimate read_pj_per_bit;  // dynamic, streaming, activations included
   Estimate write_pj_per_bit;
-  Estimate activate_pj;           // one row activation; paid again for every scattered row
+  Estimate activate_pj;  // one row activation; paid again for every scattered row
 };
 
 /// Energy of one operation, and how many the whole device does in a microsecond (0 = not a limit).
@@ -49,13 +49,13 @@ struct OpCost {
   /// side by side. Below 0: a unit of its own.
   int unit = -1;
   /// Cycles of an accelerator's lane that one operation takes, each at the price of the registers,
-  /// clock and control around a score multiply-accumulate (`overhead_share`). 0: in another's cycle,
-  /// or, on a GPU, measured with the operation.
+  /// clock and control around a score multiply-accumulate (`overhead_share`). 0: in another's
+  /// cycle, or, on a GPU, measured with the operation.
   double lane_cycles = 0;
 };
 
-/// Everything the models know of a device, GPU or accelerator. Presets of both kinds become this one
-/// struct (models/presets.h), so traffic, latency and energy do not ask which it is.
+/// Everything the models know of a device, GPU or accelerator. Presets of both kinds become this
+/// one struct (models/presets.h), so traffic, latency and energy do not ask which it is.
 struct Machine {
   std::string name;
   std::string title;
@@ -67,13 +67,13 @@ struct Machine {
   Estimate cache_read_pj_per_bit;  // dynamic; wires and registers on the way included
   Estimate cache_write_pj_per_bit;
   std::array<Estimate, kBoundaries> boundary_us;
-  Estimate round_trip_us;          // one dependent memory access
-  std::array<std::array<OpCost, kPhases>, kOps> ops;   // ops[op][phase]
-  Estimate overhead_share;         // datapath share of core energy (registers, clocks, control): 0..1
-  Estimate static_w;               // drawn whatever is done
-  Estimate area_mm2;               // 0 for a GPU preset
+  Estimate round_trip_us;                             // one dependent memory access
+  std::array<std::array<OpCost, kPhases>, kOps> ops;  // ops[op][phase]
+  Estimate overhead_share;  // datapath share of core energy (registers, clocks, control): 0..1
+  Estimate static_w;        // drawn whatever is done
+  Estimate area_mm2;        // 0 for a GPU preset
   double node_nm = 0;
-  int element_bits = 16;           // what K and V elements are on this machine (accelerators: 8)
+  int element_bits = 16;  // what K and V elements are on this machine (accelerators: 8)
 
   const OpCost& op(Op o, Phase p) const {
     return ops[static_cast<std::size_t>(o)][static_cast<std::size_t>(p)];

@@ -10,8 +10,8 @@
 namespace kvsim {
 
 /// The presets embedded in the binary, or those of a folder given with --presets, which is searched
-/// first. Kinds: "gpus", "memories", "nodes", "accelerators", "llms". An unknown name is a UsageError that
-/// lists the known ones; a bad file is a RuntimeError that names file and key.
+/// first. Kinds: "gpus", "memories", "nodes", "accelerators", "llms". An unknown name is a
+/// UsageError that lists the known ones; a bad file is a RuntimeError that names file and key.
 class Presets {
  public:
   explicit Presets(std::string folder = "");

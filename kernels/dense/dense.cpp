@@ -46,11 +46,12 @@ class Dense : public Method {
 };
 
 KVSIM_REGISTER_METHOD(
-    "dense", MethodInfo{.summary = "all rows, softmax-weighted",
-                        .source = "FlashDecoding (Dao et al. 2023), split over tokens",
-                        .parameters = {{"implementation", "ours", "ours|published",
-                                        "ours: one launch and a ticket; published: split and combine"}},
-                        .make = [](const Parameters& p) { return std::make_unique<Dense>(p); }});
+    "dense",
+    MethodInfo{.summary = "all rows, softmax-weighted",
+               .source = "FlashDecoding (Dao et al. 2023), split over tokens",
+               .parameters = {{"implementation", "ours", "ours|published",
+                               "ours: one launch and a ticket; published: split and combine"}},
+               .make = [](const Parameters& p) { return std::make_unique<Dense>(p); }});
 
 }  // namespace
 }  // namespace kvsim

@@ -32,7 +32,8 @@ Softmax softmax_weights(std::span<const float> scores, float sink) {
   for (std::size_t i = 0; i < scores.size(); ++i) {
     result.weights[i] = exp_nonpositive(scores[i] - highest);
   }
-  double sum = exp_nonpositive(sink - highest);  // tiles in order: the same bits on any thread count
+  double sum =
+      exp_nonpositive(sink - highest);  // tiles in order: the same bits on any thread count
   const std::span<const float> weights = result.weights;
   for (std::size_t begin = 0; begin < weights.size(); begin += kTile) {
     sum += sum_tile(weights.subspan(begin, std::min(kTile, weights.size() - begin)));

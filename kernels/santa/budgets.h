@@ -8,7 +8,8 @@
 
 namespace kvsim {
 
-/// Samples per tile by the largest remainder of S * mass / total; ties go to the lower tile. Sums to S.
+/// Samples per tile by the largest remainder of S * mass / total; ties go to the lower tile. Sums
+/// to S.
 std::vector<std::uint32_t> largest_remainder_budgets(const HeadDistribution& head,
                                                      std::uint32_t samples);
 
@@ -18,9 +19,9 @@ std::vector<std::uint32_t> systematic_budgets(const HeadDistribution& head, std:
                                               std::uint32_t random24);
 
 /// The released sort of remainders (SANTA repository, tile_budgets_kernel, read sequentially): an
-/// in-place bitonic network over N >= T slots whose pads are never written back, so that real entries
-/// which move to a pad slot are lost when T is no power of two. Returns tile numbers in the order
-/// that the network leaves, -1 for a pad that moved into a real slot.
+/// in-place bitonic network over N >= T slots whose pads are never written back, so that real
+/// entries which move to a pad slot are lost when T is no power of two. Returns tile numbers in the
+/// order that the network leaves, -1 for a pad that moved into a real slot.
 std::vector<int> released_remainder_order(std::span<const float> remainders);
 
 }  // namespace kvsim

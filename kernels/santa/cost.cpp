@@ -82,9 +82,10 @@ void SantaCost::count_select(Stage& stage, const Shape& shape, const Statistics&
   stage.count(Op::kAdd, Phase::kSelect, s.draws);  // thresholds step by total / S
 }
 
-/// Gather and add, no multiplication: every draw adds its row (SANTA eq. 4); 1/S is a shift when S is a
-/// power of two.
-void count_gather_adds(Stage& stage, const Shape& shape, const Statistics& s, std::uint32_t samples) {
+/// Gather and add, no multiplication: every draw adds its row (SANTA eq. 4); 1/S is a shift when S
+/// is a power of two.
+void count_gather_adds(Stage& stage, const Shape& shape, const Statistics& s,
+                       std::uint32_t samples) {
   const double heads = heads_of(shape);
   stage.count(Op::kAdd, Phase::kValue, (s.draws - heads) * shape.v_head_dim);
   stage.count(std::has_single_bit(samples) ? Op::kShift : Op::kMultiply, Phase::kMerge,
@@ -95,8 +96,8 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   const SplitPlan plan = plan_splits(shape, limits, kUnitTokens);
   const double records = tiles_of(shape, tile(shape)) * shape.q_heads;
   const double stash_bytes = kScoreBytes * s.k_requests;
-  const bool spills = stash_bytes > kStashShare * static_cast<double>(limits.shared_bytes_per_sm) *
-                                        limits.sms;
+  const bool spills =
+      stash_bytes > kStashShare * static_cast<double>(limits.shared_bytes_per_sm) * limits.sms;
   Work work;
   Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
   stream.launch = plan.launch;
@@ -150,7 +151,8 @@ Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceL
   pass2.launch = {ctas, ctas};
   pass2.dependent_trips = 2;  // stash, then rows
   pass2.read(Tensor::kMetadata, kBudgetBytes, records, records);
-  const double stashed = s.head_tiles * tile(shape);  // heads without a budget skip the tile's stash
+  const double stashed =
+      s.head_tiles * tile(shape);  // heads without a budget skip the tile's stash
   pass2.read(Tensor::kStash, kStashBytes, std::min(stashed, s.k_requests), stashed);
   pass2.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
   // Float atomics: every CTA with a draw adds all heads of its group to the accumulators.

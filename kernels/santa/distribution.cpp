@@ -51,7 +51,8 @@ std::int64_t HeadDistribution::end_of(int t) const {
 std::uint64_t HeadDistribution::row_mass(std::int64_t row) const {
   const auto t = static_cast<std::size_t>(row / tile_);
   const std::uint32_t before = row % tile_ == 0 ? 0 : prefix_[static_cast<std::size_t>(row - 1)];
-  return head_mass(prefix_[static_cast<std::size_t>(row)], scale_[t]) - head_mass(before, scale_[t]);
+  return head_mass(prefix_[static_cast<std::size_t>(row)], scale_[t]) -
+         head_mass(before, scale_[t]);
 }
 
 std::int64_t HeadDistribution::find(std::uint64_t threshold) const {
@@ -60,9 +61,8 @@ std::int64_t HeadDistribution::find(std::uint64_t threshold) const {
   const std::uint64_t inside = threshold - start_[t];
   const auto first = prefix_.begin() + begin_of(static_cast<int>(t));
   const auto last = prefix_.begin() + end_of(static_cast<int>(t));
-  const auto row = std::partition_point(first, last, [&](std::uint32_t units) {
-    return head_mass(units, scale_[t]) <= inside;
-  });
+  const auto row = std::partition_point(
+      first, last, [&](std::uint32_t units) { return head_mass(units, scale_[t]) <= inside; });
   return row - prefix_.begin();
 }
 

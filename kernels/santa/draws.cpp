@@ -1,4 +1,5 @@
-// santa-iid, santa-strat, santa-sys: rows drawn from the head's whole distribution (SANTA §2, §2.1).
+// santa-iid, santa-strat, santa-sys: rows drawn from the head's whole distribution (SANTA §2,
+// §2.1).
 
 #include "kernels/santa/samplers.h"
 #include "kernels/santa/santa.h"
@@ -46,31 +47,33 @@ std::uint32_t samples_of(const Parameters& parameters) {
   return static_cast<std::uint32_t>(parameters.integer("samples", 1, kMaxSamples));
 }
 
-KVSIM_REGISTER_METHOD(
-    "santa-iid",
-    MethodInfo{.summary = "S V rows drawn independently from the softmax (unbiased)",
-               .source = std::string(kSantaPaper) + " §2",
-               .parameters = santa_parameters(),
-               .make = [](const Parameters& p) {
-                 const std::uint32_t s = samples_of(p);
-                 const SantaCostModel cost{.samples = s,
-                                           .random_words_per_head = static_cast<double>(s),
-                                           .threshold_multiplies = static_cast<double>(s)};
-                 return std::make_unique<DrawnSanta>(p, iid_thresholds, cost);
-               }});
+KVSIM_REGISTER_METHOD("santa-iid",
+                      MethodInfo{
+                          .summary = "S V rows drawn independently from the softmax (unbiased)",
+                          .source = std::string(kSantaPaper) + " §2",
+                          .parameters = santa_parameters(),
+                          .make = [](const Parameters& p) {
+                            const std::uint32_t s = samples_of(p);
+                            const SantaCostModel cost{
+                                .samples = s,
+                                .random_words_per_head = static_cast<double>(s),
+                                .threshold_multiplies = static_cast<double>(s)};
+                            return std::make_unique<DrawnSanta>(p, iid_thresholds, cost);
+                          }});
 
-KVSIM_REGISTER_METHOD(
-    "santa-strat",
-    MethodInfo{.summary = "one V row drawn in each of S strata of equal mass (unbiased)",
-               .source = std::string(kSantaPaper) + " §2.1",
-               .parameters = santa_parameters(),
-               .make = [](const Parameters& p) {
-                 const std::uint32_t s = samples_of(p);
-                 const SantaCostModel cost{.samples = s,
-                                           .random_words_per_head = static_cast<double>(s),
-                                           .threshold_multiplies = static_cast<double>(s)};
-                 return std::make_unique<DrawnSanta>(p, stratified_thresholds, cost);
-               }});
+KVSIM_REGISTER_METHOD("santa-strat",
+                      MethodInfo{
+                          .summary = "one V row drawn in each of S strata of equal mass (unbiased)",
+                          .source = std::string(kSantaPaper) + " §2.1",
+                          .parameters = santa_parameters(),
+                          .make = [](const Parameters& p) {
+                            const std::uint32_t s = samples_of(p);
+                            const SantaCostModel cost{
+                                .samples = s,
+                                .random_words_per_head = static_cast<double>(s),
+                                .threshold_multiplies = static_cast<double>(s)};
+                            return std::make_unique<DrawnSanta>(p, stratified_thresholds, cost);
+                          }});
 
 KVSIM_REGISTER_METHOD(
     "santa-sys",

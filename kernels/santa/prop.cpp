@@ -84,7 +84,8 @@ class PropSanta : public SantaMethod {
  private:
   std::vector<std::uint32_t> offsets(const StepView& view, int g, int tiles) const {
     const RandomStream random = view.random_of(g, Purpose::kSampleOffset);
-    std::vector<std::uint32_t> offsets(options_.offset_per_tile ? static_cast<std::size_t>(tiles) : 1);
+    std::vector<std::uint32_t> offsets(options_.offset_per_tile ? static_cast<std::size_t>(tiles)
+                                                                : 1);
     for (std::uint32_t t = 0; t < offsets.size(); ++t) offsets[t] = random.threshold24(t);
     return offsets;
   }
@@ -106,12 +107,11 @@ std::vector<Parameter> prop_parameters() {
 
 KVSIM_REGISTER_METHOD(
     "santa-prop",
-    MethodInfo{.summary = "S samples dealt out to tiles by mass, drawn systematically in each",
-               .source = std::string(kSantaPaper) + " §3.2; SANTA repository 2e5f861 (released)",
-               .parameters = prop_parameters(),
-               .make = [](const Parameters& p) {
-                 return std::make_unique<PropSanta>(parse_options(p));
-               }});
+    MethodInfo{
+        .summary = "S samples dealt out to tiles by mass, drawn systematically in each",
+        .source = std::string(kSantaPaper) + " §3.2; SANTA repository 2e5f861 (released)",
+        .parameters = prop_parameters(),
+        .make = [](const Parameters& p) { return std::make_unique<PropSanta>(parse_options(p)); }});
 
 }  // namespace
 }  // namespace kvsim

@@ -57,8 +57,8 @@ std::vector<std::uint32_t> released_budgets(std::vector<Tile>& tiles, std::uint3
     remainders[t] = share - static_cast<float>(budgets[t]) +
                     kJitter * released_offset(kReleasedSeed, head, static_cast<std::uint32_t>(t));
   }
-  const std::int64_t left = std::clamp<std::int64_t>(samples - dealt, 0,
-                                                     static_cast<std::int64_t>(tiles.size()));
+  const std::int64_t left =
+      std::clamp<std::int64_t>(samples - dealt, 0, static_cast<std::int64_t>(tiles.size()));
   const std::vector<int> order = released_remainder_order(remainders);
   for (std::int64_t i = 0; i < left; ++i) {
     const int winner = order[static_cast<std::size_t>(i)];
@@ -106,7 +106,8 @@ ReleasedSelection released_selection(std::span<const float> scores, int tile, st
   for (std::size_t t = 0; t < tiles.size(); ++t) {
     if (selection.budgets[t] == 0) continue;
     draw_tile(tiles[t], selection.budgets[t],
-              released_offset(kReleasedSeed, head, static_cast<std::uint32_t>(t)), stash, selection);
+              released_offset(kReleasedSeed, head, static_cast<std::uint32_t>(t)), stash,
+              selection);
   }
   return selection;
 }

@@ -8,12 +8,12 @@ namespace kvsim {
 
 /// What the released S²ANTA-prop kernels select for one head (SANTA repository, commit 2e5f861),
 /// with their quirks: stash rounded to bfloat16 while tile sums are not, offsets by splitmix64 per
-/// (head, tile) from one fixed seed, largest remainder through a sort that loses tiles, budgets that
-/// a tile may exceed or miss by one. Float atomics and the batch fallback are not modelled.
+/// (head, tile) from one fixed seed, largest remainder through a sort that loses tiles, budgets
+/// that a tile may exceed or miss by one. Float atomics and the batch fallback are not modelled.
 struct ReleasedSelection {
-  std::vector<std::int64_t> rows;         // ascending
+  std::vector<std::int64_t> rows;  // ascending
   std::vector<float> counts;
-  std::vector<std::uint32_t> budgets;     // S_t as computed, before rounding moves it by one
+  std::vector<std::uint32_t> budgets;  // S_t as computed, before rounding moves it by one
   std::int64_t draws = 0;
 };
 

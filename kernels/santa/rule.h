@@ -37,7 +37,8 @@ KVSIM_HD inline TileScale tile_scale(float ratio) {
   return {(bits & 0x007fffffu) | 0x00800000u, 6 + 127 - (bits >> 23)};
 }
 
-/// Mass, in units of 2^-40 of the head's largest weight, of `units` token units of a tile. Monotone.
+/// Mass, in units of 2^-40 of the head's largest weight, of `units` token units of a tile.
+/// Monotone.
 KVSIM_HD inline std::uint64_t head_mass(std::uint32_t units, TileScale scale) {
   return scale.shift < 64 ? (std::uint64_t{units} * scale.mantissa) >> scale.shift : 0;
 }

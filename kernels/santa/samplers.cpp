@@ -14,7 +14,8 @@ std::vector<std::uint64_t> iid_thresholds(const HeadDistribution& head, std::uin
   return thresholds;
 }
 
-std::vector<std::uint64_t> stratified_thresholds(const HeadDistribution& head, std::uint32_t samples,
+std::vector<std::uint64_t> stratified_thresholds(const HeadDistribution& head,
+                                                 std::uint32_t samples,
                                                  const RandomStream& random) {
   std::vector<std::uint64_t> thresholds(samples);
   for (std::uint32_t m = 0; m < samples; ++m) {
@@ -23,7 +24,8 @@ std::vector<std::uint64_t> stratified_thresholds(const HeadDistribution& head, s
   return thresholds;
 }
 
-std::vector<std::uint64_t> systematic_thresholds(const HeadDistribution& head, std::uint32_t samples,
+std::vector<std::uint64_t> systematic_thresholds(const HeadDistribution& head,
+                                                 std::uint32_t samples,
                                                  const RandomStream& random) {
   const std::uint32_t offset = random.threshold24(0);
   std::vector<std::uint64_t> thresholds(samples);
@@ -49,8 +51,7 @@ std::vector<std::int64_t> rows_of_budgets(const HeadDistribution& head,
     const std::uint32_t offset = random24[random24.size() == 1 ? 0 : t];
     const auto tile = static_cast<int>(t);
     for (std::uint32_t m = 0; m < budgets[t]; ++m) {
-      const std::uint64_t threshold =
-          mass_threshold(m, offset, budgets[t], head.tile_units(tile));
+      const std::uint64_t threshold = mass_threshold(m, offset, budgets[t], head.tile_units(tile));
       rows.push_back(head.find_in_tile(tile, static_cast<std::uint32_t>(threshold)));
     }
   }

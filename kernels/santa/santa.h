@@ -24,9 +24,9 @@ class SantaMethod : public Method {
  protected:
   /// Draws for query head g of the group.
   struct Draws {
-    std::vector<std::int64_t> rows;           // ascending, repeats kept
-    std::vector<std::int32_t> drawn_tiles;    // ascending
-    double mass_of_rows = 1;                  // 1 - the sink's share
+    std::vector<std::int64_t> rows;         // ascending, repeats kept
+    std::vector<std::int32_t> drawn_tiles;  // ascending
+    double mass_of_rows = 1;                // 1 - the sink's share
   };
   virtual Draws draw(const StepView& view, std::span<const float> scores, int g) const = 0;
 

@@ -98,7 +98,8 @@ class Skeleton : public Method {
     Selection selection;
     for (int g = 0; g < view.group; ++g) {
       std::vector<float> kept;
-      for (const std::int64_t row : rows) kept.push_back(scores.head(g)[static_cast<std::size_t>(row)]);
+      for (const std::int64_t row : rows)
+        kept.push_back(scores.head(g)[static_cast<std::size_t>(row)]);
       const Softmax softmax = softmax_weights(kept, sink_logit(view, g));
       HeadSelection head;
       head.k_rows = head.v_rows = RowRanges::of(rows);

@@ -6,7 +6,7 @@ namespace kvsim {
 namespace {
 
 constexpr int kUnitTokens = 64;
-constexpr int kRadixPasses = 4;      // 8 bits of a 32-bit key each
+constexpr int kRadixPasses = 4;  // 8 bits of a 32-bit key each
 constexpr int kHistogramBytes = 2048 * 4;
 
 void count_select(Stage& stage, const Statistics& s) {
@@ -45,8 +45,8 @@ class TopKCost : public Implementation {
       stream.write(Tensor::kMetadata, kHistogramBytes, heads);
     }
 
-    Stage& select = work.add_stage("select", published_ ? Boundary::kKernelLaunch
-                                                        : Boundary::kTeamExchange);
+    Stage& select =
+        work.add_stage("select", published_ ? Boundary::kKernelLaunch : Boundary::kTeamExchange);
     select.launch = plan.launch;
     count_select(select, s);
     if (published_) {
@@ -56,8 +56,8 @@ class TopKCost : public Implementation {
       select.read(Tensor::kMetadata, kHistogramBytes, heads, heads);
     }
 
-    Stage& gather = work.add_stage("gather_v", published_ ? Boundary::kKernelLaunch
-                                                          : Boundary::kTeamExchange);
+    Stage& gather =
+        work.add_stage("gather_v", published_ ? Boundary::kKernelLaunch : Boundary::kTeamExchange);
     gather.launch = plan.launch;
     gather.dependent_trips = 1;
     if (published_) gather.read(Tensor::kMetadata, 8, s.v_requests, s.v_requests);

@@ -38,7 +38,8 @@ class TopK : public Method {
     for (int g = 0; g < view.group; ++g) {
       const std::vector<std::int64_t> rows = largest_rows(scores.head(g), keys_);
       std::vector<float> kept;
-      for (const std::int64_t row : rows) kept.push_back(scores.head(g)[static_cast<std::size_t>(row)]);
+      for (const std::int64_t row : rows)
+        kept.push_back(scores.head(g)[static_cast<std::size_t>(row)]);
       Softmax softmax = softmax_weights(kept, sink_logit(view, g));
       HeadSelection head;
       head.k_rows = RowRanges::all(view.rows());
@@ -79,12 +80,13 @@ class TopK : public Method {
 
 KVSIM_REGISTER_METHOD(
     "topk",
-    MethodInfo{.summary = "the k largest logits per query head, renormalised (biased)",
-               .source = "SANTA paper (arXiv 2605.01910) appendix H baseline",
-               .parameters = {{"keys", "128", "rows", "rows kept per query head"},
-                              {"implementation", "ours", "ours|published",
-                               "ours: one launch, two exchanges; published: scores, select, gather"}},
-               .make = [](const Parameters& p) { return std::make_unique<TopK>(p); }});
+    MethodInfo{
+        .summary = "the k largest logits per query head, renormalised (biased)",
+        .source = "SANTA paper (arXiv 2605.01910) appendix H baseline",
+        .parameters = {{"keys", "128", "rows", "rows kept per query head"},
+                       {"implementation", "ours", "ours|published",
+                        "ours: one launch, two exchanges; published: scores, select, gather"}},
+        .make = [](const Parameters& p) { return std::make_unique<TopK>(p); }});
 
 }  // namespace
 }  // namespace kvsim

@@ -14,8 +14,9 @@
 
 namespace kvsim {
 
-/// How a layer's K (or V) rows lie in memory. hnd: [kv_head][token][dim]; nhd: [token][kv_head][dim];
-/// paged: pages of `page_tokens` tokens, each page [kv_head][token][dim], pages in random order.
+/// How a layer's K (or V) rows lie in memory. hnd: [kv_head][token][dim]; nhd:
+/// [token][kv_head][dim]; paged: pages of `page_tokens` tokens, each page [kv_head][token][dim],
+/// pages in random order.
 enum class LayoutKind { kHnd, kNhd, kPaged };
 struct CacheLayout {
   LayoutKind kind = LayoutKind::kHnd;
@@ -30,8 +31,8 @@ enum class CacheState { kCold, kWarm };
 CacheState parse_cache_state(std::string_view text);
 std::string_view to_string(CacheState state);
 
-/// Bytes after rounding row sets up to whole sectors and whole DRAM atoms, the DRAM pages (blocks of
-/// `row_bytes` addresses) touched, and the runs of adjacent rows.
+/// Bytes after rounding row sets up to whole sectors and whole DRAM atoms, the DRAM pages (blocks
+/// of MemorySystem::row_bytes addresses) touched, and the runs of adjacent rows.
 struct Footprint {
   double sector_bytes = 0;
   double atom_bytes = 0;
@@ -68,18 +69,18 @@ struct StageTraffic {
   std::string_view stage;
   double dram_read_bytes = 0;
   double dram_write_bytes = 0;
-  double stream_bytes = 0;       // part of the DRAM reads that is sequential
-  double gather_bytes = 0;       // part that is scattered rows …
-  double gather_row_bytes = 0;   // … of this many bytes (adjacent rows make one longer row)
-  double cache_read_bytes = 0;   // served through L2 / SRAM, DRAM reads included
+  double stream_bytes = 0;      // part of the DRAM reads that is sequential
+  double gather_bytes = 0;      // part that is scattered rows …
+  double gather_row_bytes = 0;  // … of this many bytes (adjacent rows make one longer row)
+  double cache_read_bytes = 0;  // served through L2 / SRAM, DRAM reads included
   double cache_write_bytes = 0;
-  double activations = 0;        // DRAM pages opened, the streams' included: energy per bit read
-                                 // already pays one for every MemorySystem::row_bytes
+  double activations = 0;  // DRAM pages opened, the streams' included: energy per bit read
+                           // already pays one for every MemorySystem::row_bytes
 };
 
 /// Bytes per level for one layer and step, whole batch.
 struct Traffic {
-  double requested_bytes = 0;  // union rows x row bytes + metadata, stash, partials; no query, output
+  double requested_bytes = 0;  // union rows x row bytes + metadata, stash, partials (no q, o)
   double sector_bytes = 0;     // the same accesses in whole sectors
   double dram_read_bytes = 0;
   double dram_write_bytes = 0;
@@ -90,9 +91,10 @@ struct Traffic {
 };
 
 /// Turns work into bytes. K and V footprints are `exact` when a replay has them, else expected.
-/// L2 rules: a cold cache holds nothing at the start; what a stage writes and a later one reads stays
-/// in the cache while it fits; with `kWarm` the cache holds what the previous identical step left
-/// (docs/design.md gives the formula).
+/// L2 rules: a cold cache holds nothing at the start; what a stage writes and a later one reads
+/// stays in the cache while it fits; rows read twice hit the second time unless too much came
+/// between; with `kWarm` the cache holds what the previous identical step left (traffic.cpp derives
+/// the formula). An access of kKRows or kVRows is taken to touch the whole set.
 Traffic memory_traffic(const Work& work, const Shape& shape, const CacheLayout& layout,
                        CacheState state, const Machine& machine, const SelectionFootprint* exact);
 

@@ -1,9 +1,8 @@
-#include "core/preset_file.h"
-
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "core/preset_file.h"
 #include "tests/catch.h"
 
 namespace kvsim {
@@ -23,8 +22,15 @@ tested = true
 levels = [1, 2, 3]
 [memory]
 peak = { value = 4800, unit = "GB/s", kind = "spec", source = "sheet" }
-[memory.stream]
-rate = { value = 4600.5, low = 4500, high = 4700, unit = "GB/s", kind = "measured", source = "lab", note = "cold", alternatives = [{ value = 4.5, source = "sheet" }] }
+[memory.stream.rate]
+value = 4600.5
+low = 4500
+high = 4700
+unit = "GB/s"
+kind = "measured"
+source = "lab"
+note = "cold"
+alternatives = [{ value = 4.5, source = "sheet", note = "older" }]
 [memory.share]
 x = [64, 256]
 x_unit = "B"
@@ -36,7 +42,9 @@ kind = "measured"
 source = "lab"
 )";
 
-PresetFile parse(const std::string& text) { return PresetFile::parse(text + kSources, "gpus/x.toml"); }
+PresetFile parse(const std::string& text) {
+  return PresetFile::parse(text + kSources, "gpus/x.toml");
+}
 
 std::string constant(const std::string& fields) { return "a = { " + fields + " }"; }
 
@@ -117,16 +125,19 @@ TEST_CASE("every way a constant can be wrong is refused") {
       {R"(value = 1, unit = "us", kind = "guess", source = "sheet")", "a.kind: found \"guess\""},
       {R"(value = 1, unit = "us", kind = "spec")", "a.source: found nothing"},
       {R"(value = 1, unit = "us", kind = "spec", source = "who")", "a.source: found \"who\""},
-      {R"(value = 1, low = 2, unit = "us", kind = "spec", source = "sheet")", "low 2 above value 1"},
+      {R"(value = 1, low = 2, unit = "us", kind = "spec", source = "sheet")",
+       "low 2 above value 1"},
       {R"(value = 3, high = 2, unit = "us", kind = "spec", source = "sheet")",
        "value 3 above high 2"},
-      {R"(value = 3, low = "2", unit = "us", kind = "spec", source = "sheet")", "a.low: found \"2\""},
+      {R"(value = 3, low = "2", unit = "us", kind = "spec", source = "sheet")",
+       "a.low: found \"2\""},
       {R"(value = 3, lo = 2, unit = "us", kind = "spec", source = "sheet")",
        "a.lo: found an unknown key"},
       {R"(value = 3, note = 2, unit = "us", kind = "spec", source = "sheet")", "a.note: found 2"},
       {R"(value = 3, alternatives = 2, unit = "us", kind = "spec", source = "sheet")",
        "a.alternatives: found 2"},
-      {R"(value = 3, alternatives = [{ value = 2, source = "who" }], unit = "us", kind = "spec", source = "sheet")",
+      {"alternatives = [{ value = 2, source = \"who\" }],"
+       R"(value = 3, unit = "us", kind = "spec", source = "sheet")",
        "a.alternatives.source: found \"who\""},
   };
   for (const Case& c : cases) {
@@ -177,7 +188,8 @@ TEST_CASE("a curve needs ascending x, equal lengths and a known origin") {
                       ContainsSubstring(c.message));
   }
   const PresetFile file = parse(kGood);
-  CHECK_THROWS_WITH(file.curve("memory.share", "KiB", "1"), ContainsSubstring("memory.share.x_unit"));
+  CHECK_THROWS_WITH(file.curve("memory.share", "KiB", "1"),
+                    ContainsSubstring("memory.share.x_unit"));
   CHECK_THROWS_WITH(file.curve("memory.share", "B", "%"), ContainsSubstring("memory.share.unit"));
   CHECK_THROWS_WITH(file.curve("memory.peak", "B", "1"), ContainsSubstring("an unknown key"));
 }

@@ -21,8 +21,8 @@ std::vector<Counted> scores(const StepView& view, int g) {
   for (std::int64_t row = 0; row < view.rows(); ++row) {
     Counted sum;
     for (int c = 0; c < view.k.dim; ++c) {
-      const Counted product = Counted(element(view.k, row, c)) *
-                              Counted(view.query(g)[static_cast<std::size_t>(c)]);
+      const Counted product =
+          Counted(element(view.k, row, c)) * Counted(view.query(g)[static_cast<std::size_t>(c)]);
       sum = c == 0 ? product : sum + product;
     }
     result.push_back(sum * Counted(view.scale));
@@ -105,8 +105,8 @@ void gathered_output(const StepView& view, const std::vector<std::int64_t>& draw
   enter(Phase::kMerge);
   const bool power_of_two = (samples & (samples - 1)) == 0;
   for (const Counted out : output) {
-    const Counted scaled = power_of_two ? Counted::shift(out, 1.0 / samples)
-                                        : out * Counted(1.0 / samples);
+    const Counted scaled =
+        power_of_two ? Counted::shift(out, 1.0 / samples) : out * Counted(1.0 / samples);
     head.output.push_back(scaled.value());
   }
 }
@@ -242,7 +242,8 @@ OracleHead oracle_santa(const StepView& view, int g, Sampler sampler, std::uint3
   return head;
 }
 
-OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t samples, int tile) {
+OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t samples,
+                       int tile) {
   const std::vector<Counted> cumulative = prefix_sums(exponentials(scores(view, g)));
   const auto width = static_cast<std::size_t>(tile);
   std::vector<Counted> masses;

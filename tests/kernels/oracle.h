@@ -17,8 +17,8 @@ struct OracleHead {
   std::vector<double> output;
 };
 
-// Each oracle computes its own scores from the stored rows, in the plainest loops, and shares no code
-// with the methods but the random words.
+// Each oracle computes its own scores from the stored rows, in the plainest loops, and shares no
+// code with the methods but the random words.
 OracleHead oracle_dense(const StepView& view, int g);
 OracleHead oracle_topk(const StepView& view, int g, std::int64_t keys);
 

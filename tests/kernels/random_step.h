@@ -16,8 +16,8 @@ struct RandomStep {
     std::int64_t rows = 100;
     int group = 4;
     int head_dim = 64;
-    int v_head_dim = 0;      // 0 = head_dim
-    double peak = 1;         // standard deviation of the logits
+    int v_head_dim = 0;  // 0 = head_dim
+    double peak = 1;     // standard deviation of the logits
     std::uint64_t seed = 1;
     std::int64_t prompt_tokens = 0;  // 0 = rows - 1
   };
@@ -48,7 +48,8 @@ struct RandomStep {
   RandomStep& operator=(const RandomStep&) = delete;
 
   static RowsView rows_view(const std::vector<std::uint16_t>& data, std::int64_t rows, int dim) {
-    return {reinterpret_cast<const std::byte*>(data.data()), ElementType::kBfloat16, rows, dim, dim};
+    return {reinterpret_cast<const std::byte*>(data.data()), ElementType::kBfloat16, rows, dim,
+            dim};
   }
 
   std::vector<std::uint16_t> keys;

@@ -75,7 +75,8 @@ TEST_CASE("iid, strat, sys and unbiased prop are unbiased") {
       worst = std::max(worst, std::abs(z_score(outputs[i], truth.outputs[i])));
     }
     std::vector<double> expected(counts.size(), 0);
-    for (std::size_t i = 0; i < truth.weights.size(); ++i) expected[bin(i)] += 16 * truth.weights[i];
+    for (std::size_t i = 0; i < truth.weights.size(); ++i)
+      expected[bin(i)] += 16 * truth.weights[i];
     double bins = 0;
     for (std::size_t i = 0; i < counts.size(); ++i) {
       if (expected[i] == 0) continue;
@@ -158,9 +159,10 @@ TEST_CASE("a stratified draw hits a row as the strata it covers say") {
     begin += p;
   }
   Running rows;
-  over_seeds("santa-strat:samples=16", step, [&](const Selection& selection, const std::vector<float>&) {
-    rows.add(selection.statistics.v_requests);
-  });
+  over_seeds("santa-strat:samples=16", step,
+             [&](const Selection& selection, const std::vector<float>&) {
+               rows.add(selection.statistics.v_requests);
+             });
   CHECK(std::abs(z_score(rows, expected)) < 4);
 }
 
@@ -190,7 +192,8 @@ TEST_CASE("prefill coverage of iid SANTA over Gaussian inputs is S / (S + 1)") {
     std::vector<bool> touched(kTokens, false);
     const std::vector<float> flat(kTokens, 0.0f);
     for (std::int64_t t = 1; t <= kTokens; ++t) {
-      const HeadDistribution head(std::span<const float>(flat).first(static_cast<std::size_t>(t)), 256);
+      const HeadDistribution head(std::span<const float>(flat).first(static_cast<std::size_t>(t)),
+                                  256);
       const RandomStream random{.seed = 5, .step = static_cast<std::uint32_t>(t)};
       for (int s = 0; s < samples; ++s) {
         const std::uint64_t threshold =
@@ -206,7 +209,8 @@ TEST_CASE("prefill coverage of iid SANTA over Gaussian inputs is S / (S + 1)") {
 TEST_CASE("unique-row bounds of the paper: S G / n") {
   const auto bound = [](const std::string& spec, std::int64_t n) {
     const std::vector<std::int64_t> contexts{n};
-    const Shape shape{.contexts = contexts, .q_heads = 32, .kv_heads = 8, .head_dim = 128, .v_head_dim = 128};
+    const Shape shape{
+        .contexts = contexts, .q_heads = 32, .kv_heads = 8, .head_dim = 128, .v_head_dim = 128};
     const NamedMethod named = make_method(spec);
     return named.method->bounds(shape).high.v_rows / (static_cast<double>(n) * 8);
   };

@@ -57,7 +57,10 @@ TEST_CASE("awkward contexts and groups") {
     for (const std::int64_t rows : {1, 2, 31, 32, 33, 63, 64, 65, 255, 256, 257, 640, 1000, 1283}) {
       for (const int group : {1, 3, 4, 7, 8}) {
         INFO(spec << ", rows " << rows << ", group " << group);
-        const RandomStep step({.rows = rows, .group = group, .head_dim = 64, .peak = 2,
+        const RandomStep step({.rows = rows,
+                               .group = group,
+                               .head_dim = 64,
+                               .peak = 2,
                                .seed = static_cast<std::uint64_t>(rows)});
         const Selection selection = select_with(*named.method, step.view);
         check_selection(step.view, selection);
@@ -73,8 +76,12 @@ TEST_CASE("head sizes") {
     const NamedMethod named = make_method(spec);
     for (const int dim : {64, 80, 96, 128, 256}) {
       INFO(spec << ", head size " << dim);
-      const RandomStep step({.rows = 300, .group = 4, .head_dim = dim, .v_head_dim = dim == 96 ? 64 : dim,
-                             .peak = 2, .seed = 6});
+      const RandomStep step({.rows = 300,
+                             .group = 4,
+                             .head_dim = dim,
+                             .v_head_dim = dim == 96 ? 64 : dim,
+                             .peak = 2,
+                             .seed = 6});
       const Selection selection = select_with(*named.method, step.view);
       check_selection(step.view, selection);
       const std::vector<float> output = named.method->attend(step.view, selection);
@@ -102,7 +109,8 @@ TEST_CASE("everything in one token: one row, weight one") {
     INFO(spec);
     const NamedMethod named = make_method(spec);
     const RandomStep step({.rows = 1, .group = 2, .seed = 4});
-    const std::vector<float> output = named.method->attend(step.view, select_with(*named.method, step.view));
+    const std::vector<float> output =
+        named.method->attend(step.view, select_with(*named.method, step.view));
     for (int d = 0; d < 64; ++d) {
       const float value = bf16_to_float(step.values[static_cast<std::size_t>(d)]);
       CHECK(output[static_cast<std::size_t>(d)] == Approx(value).epsilon(1e-6));
@@ -150,8 +158,12 @@ TEST_CASE("bounds hold what a step reads") {
       const RandomStep step({.rows = rows, .group = 4, .peak = 2, .seed = 10});
       const Statistics s = select_with(*named.method, step.view).statistics;
       const std::vector<std::int64_t> contexts{rows};
-      const Shape shape{.contexts = contexts, .q_heads = 4, .kv_heads = 1, .head_dim = 64,
-                        .v_head_dim = 64, .prompt_tokens = rows - 1};
+      const Shape shape{.contexts = contexts,
+                        .q_heads = 4,
+                        .kv_heads = 1,
+                        .head_dim = 64,
+                        .v_head_dim = 64,
+                        .prompt_tokens = rows - 1};
       const auto [low, high] = named.method->bounds(shape);
       CHECK((low.k_rows <= s.k_rows && s.k_rows <= high.k_rows));
       CHECK((low.v_rows <= s.v_rows && s.v_rows <= high.v_rows));

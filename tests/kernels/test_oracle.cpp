@@ -56,8 +56,10 @@ TEST_CASE("methods select and return what a float64 oracle does") {
     double moved = 0;
     double draws = 0;
     for (std::uint64_t seed = 1; seed <= 12; ++seed) {
-      const RandomStep step({.rows = 40 + static_cast<std::int64_t>(seed) * 37, .group = 3,
-                             .peak = 0.5 * static_cast<double>(seed), .seed = seed});
+      const RandomStep step({.rows = 40 + static_cast<std::int64_t>(seed) * 37,
+                             .group = 3,
+                             .peak = 0.5 * static_cast<double>(seed),
+                             .seed = seed});
       const Selection selection = select_with(*named.method, step.view);
       const std::vector<float> output = named.method->attend(step.view, selection);
       for (int g = 0; g < 3; ++g) {
@@ -66,7 +68,8 @@ TEST_CASE("methods select and return what a float64 oracle does") {
         const double here = c.samples > 0 ? moved_draws(oracle, head) : 0;
         moved += here;
         draws += static_cast<double>(head.draws);
-        if (c.samples == 0) CHECK(head.v_rows.size() == static_cast<std::int64_t>(oracle.weights.size()));
+        if (c.samples == 0)
+          CHECK(head.v_rows.size() == static_cast<std::int64_t>(oracle.weights.size()));
         if (here > 0) continue;  // another selection, another output
         for (int d = 0; d < 64; ++d) {
           CHECK(output[static_cast<std::size_t>(g * 64 + d)] ==
@@ -90,8 +93,12 @@ TEST_CASE("operations done equal the closed form, by kind and phase") {
 
       const Selection selection = select_with(*named.method, step.view);
       const std::vector<std::int64_t> contexts{rows};
-      const Shape shape{.contexts = contexts, .q_heads = 3, .kv_heads = 1, .head_dim = 64,
-                        .v_head_dim = 64, .prompt_tokens = rows};
+      const Shape shape{.contexts = contexts,
+                        .q_heads = 3,
+                        .kv_heads = 1,
+                        .head_dim = 64,
+                        .v_head_dim = 64,
+                        .prompt_tokens = rows};
       const Work work = named.method->implementation().work(shape, selection.statistics, kLimits);
       OpTally expected;
       for (const Stage& stage : work.stages) {
@@ -131,7 +138,8 @@ TEST_CASE("rows counted by a selection are those its heads list, unions exact") 
 }
 
 TEST_CASE("float64 attention is the oracle's dense attention") {
-  const RandomStep step({.rows = 333, .group = 7, .head_dim = 80, .v_head_dim = 96, .peak = 2, .seed = 2});
+  const RandomStep step(
+      {.rows = 333, .group = 7, .head_dim = 80, .v_head_dim = 96, .peak = 2, .seed = 2});
   const Float64Attention truth = float64_attention(step.view);
   for (int g = 0; g < 7; ++g) {
     const OracleHead oracle = oracle_dense(step.view, g);
@@ -159,7 +167,8 @@ TEST_CASE("sinks and logit caps enter the softmax") {
     }
   }
   const NamedMethod dense = make_method("dense");
-  const std::vector<float> output = dense.method->attend(step.view, select_with(*dense.method, step.view));
+  const std::vector<float> output =
+      dense.method->attend(step.view, select_with(*dense.method, step.view));
   for (std::size_t i = 0; i < output.size(); ++i) {
     CHECK(output[i] == Approx(truth.outputs[i]).margin(1e-5));
   }

@@ -23,13 +23,14 @@ TEST_CASE("token masses round to the nearest 2^-23") {
   CHECK(token_mass(0.0f) == 0);
   CHECK(token_mass(1.0f) == 1u << 23);
   CHECK(token_mass(0x1p-23f) == 1);
-  CHECK(token_mass(0x1p-24f) == 0);       // a tie goes to the even neighbour
+  CHECK(token_mass(0x1p-24f) == 0);  // a tie goes to the even neighbour
   CHECK(token_mass(3 * 0x1p-24f) == 2);
   std::mt19937 engine(7);
   std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
   for (int i = 0; i < 10000; ++i) {
     const float weight = uniform(engine);
-    CHECK(std::abs(static_cast<double>(token_mass(weight)) - static_cast<double>(weight) * 0x1p23) <= 0.5);
+    CHECK(std::abs(static_cast<double>(token_mass(weight)) -
+                   static_cast<double>(weight) * 0x1p23) <= 0.5);
   }
 }
 
@@ -87,7 +88,8 @@ TEST_CASE("masses are the softmax to float32 accuracy") {
     const HeadDistribution head(scores.head(0), 256);
     const std::vector<double> p = softmax64(scores.head(0));
     for (std::int64_t row = 0; row < 1111; ++row) {
-      const double mass = static_cast<double>(head.row_mass(row)) / static_cast<double>(head.total());
+      const double mass =
+          static_cast<double>(head.row_mass(row)) / static_cast<double>(head.total());
       CHECK(std::abs(mass - p[static_cast<std::size_t>(row)]) < 3e-7);
     }
   }
@@ -119,7 +121,8 @@ TEST_CASE("largest remainders win, ties go to the lower tile") {
   double highest_loser = 0;
   for (int t = 0; t < head.tiles(); ++t) {
     const Share share = budget_share(head.tile_mass(t), kSamples, head.total());
-    const double remainder = static_cast<double>(share.remainder) / static_cast<double>(head.total());
+    const double remainder =
+        static_cast<double>(share.remainder) / static_cast<double>(head.total());
     const bool won = budgets[static_cast<std::size_t>(t)] > share.whole;
     if (won) lowest_winner = std::min(lowest_winner, remainder);
     if (!won) highest_loser = std::max(highest_loser, remainder);
@@ -134,8 +137,9 @@ TEST_CASE("largest remainders win, ties go to the lower tile") {
 TEST_CASE("the released sort loses tiles when their number is no power of two") {
   // (tiles, lost) of the SANTA repository's in-place bitonic network, independent of the data.
   const std::vector<std::pair<std::size_t, std::size_t>> table{
-      {2, 0},    {64, 0},   {79, 15},  {100, 36}, {114, 48}, {118, 48}, {120, 48}, {128, 0},
-      {129, 1},  {130, 2},  {160, 32}, {192, 64}, {200, 72}, {224, 96}, {240, 96}, {255, 28}, {256, 0}};
+      {2, 0},    {64, 0},   {79, 15},  {100, 36}, {114, 48}, {118, 48},
+      {120, 48}, {128, 0},  {129, 1},  {130, 2},  {160, 32}, {192, 64},
+      {200, 72}, {224, 96}, {240, 96}, {255, 28}, {256, 0}};
   for (const auto& [tiles, lost] : table) {
     for (const unsigned seed : {1u, 2u, 3u}) {
       std::mt19937 engine(seed);
