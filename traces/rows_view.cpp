@@ -34,6 +34,13 @@ LoadRow loader(ElementType type) {
   return load_float32;
 }
 
+template <std::uint16_t (*kConvert)(float)>
+void store_16bit(const float* values, std::int64_t count, std::byte* out) {
+  auto* bits = reinterpret_cast<std::uint16_t*>(out);
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) bits[i] = kConvert(values[i]);
+}
+
 }  // namespace
 
 std::string_view to_string(ElementType type) {
@@ -48,12 +55,25 @@ std::string_view to_string(ElementType type) {
   return "float32";
 }
 
-void load_rows(const RowsView& view, std::int64_t begin, std::int64_t end, int padded_dim, float* out) {
+void load_rows(const RowsView& view, std::int64_t begin, std::int64_t end, int padded_dim,
+               float* out) {
   const LoadRow load = loader(view.type);
   for (std::int64_t row = begin; row < end; ++row, out += padded_dim) {
     load(view.row(row), view.dim, out);
     std::fill(out + view.dim, out + padded_dim, 0.0f);
   }
+}
+
+void store_values(const float* values, std::int64_t count, ElementType type, std::byte* out) {
+  switch (type) {
+    case ElementType::kFloat16:
+      return store_16bit<float_to_fp16>(values, count, out);
+    case ElementType::kBfloat16:
+      return store_16bit<float_to_bf16>(values, count, out);
+    case ElementType::kFloat32:
+      break;
+  }
+  std::memcpy(out, values, sizeof(float) * static_cast<std::size_t>(count));
 }
 
 }  // namespace kvsim

@@ -19,9 +19,7 @@ struct RowsView {
   int dim = 0;
   std::int64_t stride = 0;
 
-  const std::byte* row(std::int64_t index) const {
-    return data + index * stride * bytes_of(type);
-  }
+  const std::byte* row(std::int64_t index) const { return data + index * stride * bytes_of(type); }
   RowsView slice(std::int64_t begin, std::int64_t end) const {
     return {row(begin), type, end - begin, dim, stride};
   }
@@ -29,6 +27,10 @@ struct RowsView {
 
 /// Converts rows [begin, end) to float32, exactly, into `out` [end - begin, padded_dim], whose
 /// columns from `dim` to `padded_dim` are set to zero.
-void load_rows(const RowsView& view, std::int64_t begin, std::int64_t end, int padded_dim, float* out);
+void load_rows(const RowsView& view, std::int64_t begin, std::int64_t end, int padded_dim,
+               float* out);
+
+/// Rounds `count` values to `type`, to nearest with ties to even.
+void store_values(const float* values, std::int64_t count, ElementType type, std::byte* out);
 
 }  // namespace kvsim

@@ -1,0 +1,162 @@
+#include "sim/cli/command_line.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <boost/program_options.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "core/error.h"
+
+namespace kvsim {
+
+namespace po = boost::program_options;
+
+namespace {
+
+constexpr unsigned kHelpColumns = 100;
+constexpr int kMaxThreads = 1024;
+
+}  // namespace
+
+CommandLine::CommandLine(std::string usage, std::string summary)
+    : usage_(std::move(usage)),
+      summary_(std::move(summary)),
+      own_("Options", kHelpColumns),
+      common_("Options of every verb", kHelpColumns) {
+  common_.add_options()
+      ("json", po::bool_switch(), "print one JSON document on standard output")
+      ("seed", po::value<std::string>()->default_value("0")->value_name("N"),
+       "seed of all random numbers")
+      ("threads", po::value<std::string>()->default_value("0")->value_name("N"),
+       "threads; 0 = all cores; results do not depend on it")
+      ("force", po::bool_switch(), "overwrite output files")
+      ("presets", po::value<std::string>()->value_name("DIR"),
+       "folder searched before the presets in the program")
+      ("help,h", po::bool_switch(), "print this help");
+}
+
+po::options_description_easy_init CommandLine::own() { return own_.add_options(); }
+
+void CommandLine::take_positional(const std::string& name, const std::string& help) {
+  positional_ = name;
+  positional_help_ = help;
+}
+
+bool CommandLine::parse(const std::vector<std::string>& words) {
+  po::options_description all;
+  all.add(own_).add(common_);
+  po::positional_options_description positions;
+  if (!positional_.empty()) {
+    all.add_options()(positional_.c_str(), po::value<std::vector<std::string>>());
+    positions.add(positional_.c_str(), -1);
+  }
+  // Guessing would make `--me` mean --method today and something else with the next option.
+  const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
+  try {
+    po::store(po::command_line_parser(words).options(all).positional(positions).style(style).run(),
+              values_);
+    po::notify(values_);
+  } catch (const po::too_many_positional_options_error&) {
+    throw UsageError("unexpected argument: this verb takes flags only, -h shows them");
+  } catch (const po::error& error) {
+    throw UsageError(error.what());
+  }
+  if (given("help")) {
+    print_help();
+    return false;
+  }
+  omp_set_num_threads(threads());  // for the code that asks OpenMP, not us
+  return true;
+}
+
+void CommandLine::print_help() const {
+  std::ostringstream out;
+  out << "kvsim " << usage_ << "\n" << summary_ << "\n";
+  if (!positional_help_.empty()) out << "\n" << positional_help_ << "\n";
+  out << "\n";
+  if (!own_.options().empty()) out << own_ << "\n";
+  out << common_;
+  print_text(out.str());
+}
+
+bool CommandLine::given(const std::string& name) const {
+  const auto found = values_.find(name);
+  if (found == values_.end() || found->second.empty()) return false;
+  if (const auto* flag = boost::any_cast<bool>(&found->second.value())) return *flag;
+  return !found->second.defaulted();
+}
+
+std::string CommandLine::text(const std::string& name) const {
+  const auto found = values_.find(name);
+  if (found == values_.end() || found->second.empty()) return "";
+  return found->second.as<std::string>();
+}
+
+std::vector<std::string> CommandLine::list(const std::string& name) const {
+  const auto found = values_.find(name);
+  if (found == values_.end() || found->second.empty()) return {};
+  return found->second.as<std::vector<std::string>>();
+}
+
+std::int64_t CommandLine::integer(const std::string& name, std::int64_t low,
+                                  std::int64_t high) const {
+  const std::string word = text(name);
+  std::size_t used = 0;
+  std::int64_t value = 0;
+  try {
+    value = std::stoll(word, &used);
+  } catch (const std::logic_error&) {  // not a number, or out of range
+    used = std::string::npos;
+  }
+  if (used != word.size() || value < low || value > high) {
+    fail<UsageError>("--{} {}: expected an integer from {} to {}", name, word, low, high);
+  }
+  return value;
+}
+
+double CommandLine::real(const std::string& name, double low, double high) const {
+  const std::string word = text(name);
+  std::size_t used = 0;
+  double value = 0;
+  try {
+    value = std::stod(word, &used);
+  } catch (const std::logic_error&) {
+    used = std::string::npos;
+  }
+  if (used != word.size() || !(value >= low) || !(value <= high)) {
+    fail<UsageError>("--{} {}: expected a number from {} to {}", name, word, low, high);
+  }
+  return value;
+}
+
+std::uint64_t CommandLine::seed() const {
+  return static_cast<std::uint64_t>(integer("seed", 0, std::numeric_limits<std::int64_t>::max()));
+}
+
+int CommandLine::threads() const {
+  const auto asked = static_cast<int>(integer("threads", 0, kMaxThreads));
+  return asked == 0 ? omp_get_max_threads() : asked;
+}
+
+std::vector<DefaultUsed> CommandLine::defaults(const std::vector<std::string>& names) const {
+  std::vector<DefaultUsed> result;
+  for (const std::string& name : names) {
+    if (!given(name) && !text(name).empty()) result.push_back({"--" + name, text(name)});
+  }
+  return result;
+}
+
+void print_text(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw RuntimeError("standard output: cannot write");
+  }
+}
+
+void print_document(const nlohmann::ordered_json& document) { print_text(document.dump(2) + "\n"); }
+
+}  // namespace kvsim

@@ -1,0 +1,237 @@
+#include "sim/document.h"
+
+#include <utility>
+
+#include "sim/decode_study.h"
+#include "sim/layer_replay.h"
+#include "sim/summary.h"
+
+namespace kvsim {
+namespace {
+
+CostSum total_of(const std::map<int, LayerCosts>& layers, std::size_t target) {
+  CostSum total;
+  for (const auto& [layer, costs] : layers) total.add(costs[target]);
+  return total;
+}
+
+double share(double part, double whole) { return whole > 0 ? finite(part / whole) : 0; }
+
+Json time_json(const CostSum& sum) {
+  return {{"predicted_us", json_of(sum.mean(sum.us))},
+          {"measured_us", nullptr},
+          {"measured_us_reason", "replayed on the CPU"},
+          {"terms", terms_json(sum)}};
+}
+
+Json energy_json(const CostSum& sum) {
+  return {{"total_pj", json_of(sum.mean(sum.total_pj))},
+          {"datapath_pj", json_of(sum.mean(sum.datapath_pj))},
+          {"items", items_json(sum)}};
+}
+
+Json prepare_json(const MethodRun& run) {
+  Json json{{"bytes", finite(run.prepare_bytes)}, {"state_bytes", finite(run.state_bytes)}};
+  if (run.state_bytes == 0) {
+    json["predicted_us"] = json_of(exactly(0));
+  } else {
+    json["predicted_us"] = nullptr;
+    json["predicted_us_reason"] = "no model of building this method's state";
+  }
+  return json;
+}
+
+/// Mean tokens of the cache over the replayed steps.
+std::int64_t mean_context(const Replay& replay) {
+  double sum = 0;
+  double steps = 0;
+  for (std::size_t i = 0; i < replay.traces.size(); ++i) {
+    for (const std::int64_t step : replay.steps[i]) {
+      sum += static_cast<double>(replay.traces[i].prompt_tokens + step + 1);
+      steps += 1;
+    }
+  }
+  return static_cast<std::int64_t>(sum / steps);
+}
+
+Json decode_json(const DecodeStudy& study, std::int64_t context, const std::string& method) {
+  const DecodeStep step = study_step(study, context, true);
+  Json json{{"llm", study.serving.llm.name},
+            {"batch", study.serving.batch},
+            {"context", context},
+            {"dense_us", finite(step.dense_us.value)},
+            {"method_us", finite(step.method_us.value)},
+            {"speedup", json_of(step.speedup)},
+            {"dense_estimate_us", json_of(step.dense_us)},
+            {"method_estimate_us", json_of(step.method_us)},
+            {"weights_us", json_of(step.weights_us)},
+            {"attention_share", finite(step.attention_share)}};
+  const auto first = break_even_context(study);
+  if (first) {
+    json["break_even_context"] = *first;
+  } else {
+    json["break_even_context"] = nullptr;
+    json["break_even_context_reason"] =
+        method == "dense" ? "dense is the baseline"
+                          : "its predicted attention beats dense at no context up to 1048576 tokens";
+  }
+  json["curve"] = speedup_curve(study);
+  json["layer_map"] = layer_map_json(study);
+  json["notes"] = study_notes(study);
+  return json;
+}
+
+void add_decode_step(const Replay& replay, std::size_t method, const DocumentOptions& options,
+                     Json& json) {
+  if (!options.llm) {
+    json["decode_step"] = nullptr;
+    json["decode_step_reason"] = "no LLM given (--llm NAME or --config config.json)";
+    return;
+  }
+  const Serving serving{*options.llm, replay.targets[0], 1};
+  const DecodeStudy study{serving, *replay.dense.method, *replay.methods[method].method,
+                          measured_dense_layers(replay),
+                          measured_layers(replay, replay.runs[method])};
+  json["decode_step"] = decode_json(study, mean_context(replay), replay.methods[method].name);
+}
+
+Json method_json(const Replay& replay, std::size_t index, const DocumentOptions& options) {
+  const NamedMethod& method = replay.methods[index];
+  const MethodRun& run = replay.runs[index];
+  const RunSummary summary = summarize(records_of(run));
+  const CostSum gpu = total_of(run.layers, 0);
+  const CostSum dense = total_of(replay.dense_layers, 0);
+  Json json{{"method", method.name},
+            {"spec", replay.specs[index]},
+            {"params", json_of(method.parameters)},
+            {"device", "cpu"},
+            {"empty_heads", summary.empty_heads},
+            {"error", error_json(summary.error)},
+            {"selection", selection_json(summary.selection)},
+            {"traffic", traffic_json(gpu)},
+            {"logical_access_fraction", finite(summary.logical_access_fraction)},
+            {"ops", ops_json(gpu)},
+            {"time", time_json(gpu)},
+            {"energy", energy_json(gpu)}};
+  json["traffic"]["dram_share_of_dense"] =
+      share(gpu.mean(gpu.dram_bytes()), dense.mean(dense.dram_bytes()));
+  Json accelerators = Json::array();
+  for (std::size_t target = 1; target < replay.targets.size(); ++target) {
+    accelerators.push_back(
+        accelerator_json(replay.targets[target], total_of(run.layers, target)));
+  }
+  json["accelerators"] = std::move(accelerators);
+  json["prepare"] = prepare_json(run);
+  add_decode_step(replay, index, options, json);
+  json["by_layer"] = by_layer_json(replay, run);
+  return json;
+}
+
+/// What a reader must know to use the numbers.
+std::vector<std::string> replay_notes(const Replay& replay, const DocumentOptions& options) {
+  std::vector<std::string> notes;
+  notes.push_back("time, energy and DRAM bytes are modelled from the rows the methods really read; "
+                  "intervals are 90 %");
+  notes.push_back("open-loop replay: later queries come from dense decoding, so errors do not build up");
+  notes.push_back("K and V count as " + options.kv_dtype +
+                  " in bytes; errors are of the values as the trace stores them");
+  for (const TraceInfo& trace : replay.traces) {
+    if (trace.synthetic) {
+      notes.push_back(trace.path + " is synthetic: its errors say nothing about a real model");
+    }
+  }
+  return notes;
+}
+
+}  // namespace
+
+Json error_json(const ErrorSummary& error) {
+  return {{"relative_l2",
+           {{"mean", finite(error.mean)},
+            {"p50", finite(error.p50)},
+            {"p95", finite(error.p95)},
+            {"max", finite(error.max)}}},
+          {"cosine_mean", finite(error.cosine_mean)}};
+}
+
+Json selection_json(const SelectionSummary& selection) {
+  return {{"rows_per_head_mean", finite(selection.rows_per_head_mean)},
+          {"union_rows_mean", finite(selection.union_rows_mean)},
+          {"union_fraction", finite(selection.union_fraction)},
+          {"gqa_amplification", finite(selection.gqa_amplification)},
+          {"mass_recall_mean", finite(selection.mass_recall_mean)},
+          {"draws_per_head_mean", finite(selection.draws_per_head_mean)},
+          {"k_union_fraction", finite(selection.k_union_fraction)}};
+}
+
+Json by_layer_json(const Replay& replay, const MethodRun& run) {
+  Json layers = Json::array();
+  for (const MeasuredLayer& measured : measured_layers(replay, run)) {
+    const RunSummary summary = summarize(records_of(run, measured.layer));
+    const CostSum& sum = run.layers.at(measured.layer)[0];
+    layers.push_back({{"layer", measured.layer},
+                      {"window", measured.window},
+                      {"q_heads", measured.heads.q_heads},
+                      {"kv_heads", measured.heads.kv_heads},
+                      {"head_dim", measured.heads.head_dim},
+                      {"v_head_dim", measured.heads.v_head_dim},
+                      {"latent", measured.heads.latent},
+                      {"context_mean", finite(measured.context_mean)},
+                      {"context_max", finite(measured.context_max)},
+                      {"prompt_tokens", measured.prompt_tokens},
+                      {"empty_heads", summary.empty_heads},
+                      {"error", error_json(summary.error)},
+                      {"selection", selection_json(summary.selection)},
+                      {"traffic", traffic_json(sum)},
+                      {"logical_access_fraction", finite(summary.logical_access_fraction)},
+                      {"time", {{"predicted_us", json_of(sum.mean(sum.us))}}},
+                      {"energy", {{"total_pj", json_of(sum.mean(sum.total_pj))}}},
+                      {"statistics", json_of(summary.statistics)}});
+  }
+  return layers;
+}
+
+Json document_head(const std::string& schema, const Replay& replay, const DocumentOptions& options) {
+  Json traces = Json::array();
+  for (std::size_t i = 0; i < replay.traces.size(); ++i) {
+    Json trace = json_of(replay.traces[i]);
+    trace["replayed_layers"] = replay.layers[i];
+    trace["replayed_steps"] = replay.steps[i];
+    traces.push_back(std::move(trace));
+  }
+  const Target& first = replay.targets[0];
+  Json head{{"schema", schema},
+            {"version", options.program_version},
+            {"commit", options.program_commit},
+            {"trace", traces[0]},
+            {"gpu", nullptr}};
+  if (traces.size() > 1) head["traces"] = traces;
+  if (options.gpu.empty()) {
+    head["gpu_reason"] = "no --gpu given";
+  } else {
+    head["gpu"] = options.gpu;
+    head["gpu_title"] = first.machine.title;
+  }
+  head["seed"] = replay.seed;
+  head["repeats"] = replay.repeats;
+  head["batch"] = 1;
+  head["layout"] = to_string(first.layout.kind);
+  if (first.layout.kind == LayoutKind::kPaged) head["page_tokens"] = first.layout.page_tokens;
+  head["kv_dtype"] = options.kv_dtype;
+  head["l2"] = to_string(first.state);
+  head["defaults"] = json_of(options.defaults);
+  head["notes"] = replay_notes(replay, options);
+  return head;
+}
+
+Json replay_document(const Replay& replay, const DocumentOptions& options) {
+  Json document = document_head("kvsim.replay/1", replay, options);
+  Json methods = Json::array();
+  for (std::size_t i = 0; i < replay.methods.size(); ++i) {
+    methods.push_back(method_json(replay, i, options));
+  }
+  document["methods"] = std::move(methods);
+  return document;
+}
+
+}  // namespace kvsim

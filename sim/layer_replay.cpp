@@ -1,0 +1,189 @@
+#include "sim/layer_replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "core/error.h"
+#include "core/parallel.h"
+
+namespace kvsim {
+namespace {
+
+Selection select(const Method& method, const StepView& view, const Scores& exact, State* state) {
+  if (method.scores_exactly()) return method.select(view, exact, state);
+  return method.select(view, method.score(view, state), state);
+}
+
+}  // namespace
+
+Range visible_rows(const LayerInfo& info, std::int64_t prompt_tokens, std::int64_t step) {
+  const std::int64_t end = prompt_tokens + step + 1;
+  return {info.window > 0 ? std::max<std::int64_t>(0, end - info.window) : 0, end};
+}
+
+std::int64_t visible_prompt(const LayerInfo& info, std::int64_t prompt_tokens) {
+  return info.window > 0 ? std::min(info.window, prompt_tokens) : prompt_tokens;
+}
+
+HeadShape head_shape(const LayerInfo& info) {
+  return {info.q_heads, info.kv_heads, info.head_dim, info.v_head_dim,
+          info.layout == KvLayout::kLatent};
+}
+
+LayerReplay::LayerReplay(const LayerJob& job, const TraceLayer& layer, int threads,
+                         const std::function<void(std::int64_t)>& done)
+    : job_(job),
+      layer_(layer),
+      repeats_(static_cast<std::size_t>(job.repeats)),
+      kv_heads_(static_cast<std::size_t>(layer.info.kv_heads)),
+      slots_(job.methods.size() * repeats_ * job.steps.size() * kv_heads_),
+      state_bytes_(job.methods.size(), 0) {
+  for (const NamedMethod& method : job.methods) {
+    any_scores_exactly_ = any_scores_exactly_ || method.method->scores_exactly();
+  }
+  std::vector<States> states(kv_heads_);
+  parallel_for(layer.info.kv_heads, threads, [&](std::int64_t head) {
+    states[static_cast<std::size_t>(head)] = prepare(static_cast<int>(head));
+  });
+  const auto has_state = [](const std::unique_ptr<State>& state) { return state != nullptr; };
+  if (std::any_of(states[0].begin(), states[0].end(), has_state)) {
+    parallel_for(layer.info.kv_heads, threads, [&](std::int64_t head) {
+      replay_head_in_order(static_cast<int>(head),
+                           std::move(states[static_cast<std::size_t>(head)]), done);
+    });
+    return;
+  }
+  const auto tasks = static_cast<std::int64_t>(job.steps.size() * kv_heads_);
+  parallel_for(tasks, threads, [&](std::int64_t task) {
+    const auto head = static_cast<std::size_t>(task) % kv_heads_;
+    replay_group(static_cast<std::size_t>(task) / kv_heads_, static_cast<int>(head), states[head]);
+    done(1);
+  });
+}
+
+LayerReplay::States LayerReplay::prepare(int kv_head) const {
+  const CacheView prompt{layer_.keys(kv_head).slice(0, job_.prompt_tokens),
+                         layer_.values(kv_head).slice(0, job_.prompt_tokens)};
+  States states;
+  for (const NamedMethod& method : job_.methods) {
+    for (std::size_t repeat = 0; repeat < repeats_; ++repeat) {
+      states.push_back(method.method->prepare(prompt));
+      if (states.back() && layer_.info.window > 0) {
+        fail<UsageError>("method '{}' keeps state, which layer {} of {} with its window of {} tokens "
+                         "does not support",
+                         method.name, layer_.info.layer, job_.trace, layer_.info.window);
+      }
+    }
+  }
+  return states;
+}
+
+StepView LayerReplay::view(std::int64_t step, int kv_head,
+                           std::span<const float> group_queries) const {
+  const LayerInfo& info = layer_.info;
+  const Range rows = visible_rows(info, job_.prompt_tokens, step);
+  const auto first_head = static_cast<std::size_t>(kv_head * info.group());
+  StepView result;
+  result.k = layer_.keys(kv_head).slice(rows.begin, rows.end);
+  result.v = layer_.values(kv_head).slice(rows.begin, rows.end);
+  result.queries = group_queries;
+  result.group = info.group();
+  result.scale = static_cast<float>(info.scale);
+  result.logit_cap = static_cast<float>(info.logit_cap);
+  if (!layer_.sink_logits.empty()) {
+    result.sink_logits = std::span<const float>(layer_.sink_logits)
+                             .subspan(first_head, static_cast<std::size_t>(info.group()));
+  }
+  result.prompt_tokens = visible_prompt(info, job_.prompt_tokens);
+  result.random.layer = static_cast<std::uint32_t>(info.layer);
+  result.random.step = static_cast<std::uint32_t>(step);
+  result.random.sequence = job_.sequence;
+  result.random.head = static_cast<std::uint32_t>(first_head);
+  return result;
+}
+
+std::vector<float> LayerReplay::queries(std::int64_t step, int kv_head) const {
+  const int group = layer_.info.group();
+  const std::int64_t first = static_cast<std::int64_t>(kv_head) * group;
+  std::vector<float> result(static_cast<std::size_t>(group * layer_.info.head_dim));
+  load_rows(layer_.queries(step), first, first + group, layer_.info.head_dim, result.data());
+  return result;
+}
+
+void LayerReplay::replay_group(std::size_t step, int kv_head, States& states) {
+  const std::int64_t token_step = job_.steps[step];
+  const std::vector<float> group_queries = queries(token_step, kv_head);
+  StepView group = view(token_step, kv_head, group_queries);
+  const GroupTruth truth(group, fmt::format("{}: layer {}, step {}, KV head {}", job_.trace,
+                                            layer_.info.layer, token_step, kv_head));
+  const Scores exact = any_scores_exactly_ ? exact_scores(group) : Scores{};
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const Method& method = *job_.methods[i / repeats_].method;
+    group.random.seed = job_.seed + i % repeats_;
+    Selection selection = select(method, group, exact, states[i].get());
+    const std::vector<float> outputs = method.attend(group, selection);
+    GroupFigures& figures = slot(i / repeats_, i % repeats_, step, kv_head);
+    for (int g = 0; g < group.group; ++g) {
+      figures.heads.push_back(
+          truth.compare(g, selection.heads[static_cast<std::size_t>(g)], outputs));
+    }
+    figures.k_rows = std::move(selection.k_rows);
+    figures.v_rows = std::move(selection.v_rows);
+    figures.statistics = selection.statistics;
+  }
+}
+
+void LayerReplay::pass_step(std::int64_t token_step, int kv_head, States& states) const {
+  const std::vector<float> group_queries = queries(token_step, kv_head);
+  StepView group = view(token_step, kv_head, group_queries);
+  const Scores exact = exact_scores(group);
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (!states[i]) continue;
+    group.random.seed = job_.seed + i % repeats_;
+    select(*job_.methods[i / repeats_].method, group, exact, states[i].get());
+  }
+}
+
+void LayerReplay::replay_head_in_order(int kv_head, States states,
+                                       const std::function<void(std::int64_t)>& done) {
+  std::size_t next = 0;
+  for (std::int64_t step = 0; next < job_.steps.size(); ++step) {
+    const std::int64_t rows = job_.prompt_tokens + step + 1;
+    const CacheView cache{layer_.keys(kv_head).slice(0, rows),
+                          layer_.values(kv_head).slice(0, rows)};
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      if (states[i]) job_.methods[i / repeats_].method->append(*states[i], cache);
+    }
+    if (step < job_.steps[next]) {
+      pass_step(step, kv_head, states);
+    } else {
+      replay_group(next++, kv_head, states);
+      done(1);
+    }
+  }
+  for (std::size_t method = 0; method < job_.methods.size(); ++method) {
+    const State* state = states[method * repeats_].get();
+    const std::int64_t bytes = state ? state->bytes() : 0;
+#pragma omp atomic
+    state_bytes_[method] += bytes;
+  }
+}
+
+std::size_t LayerReplay::slot_index(std::size_t method, std::size_t repeat, std::size_t step) const {
+  return ((method * repeats_ + repeat) * job_.steps.size() + step) * kv_heads_;
+}
+
+GroupFigures& LayerReplay::slot(std::size_t method, std::size_t repeat, std::size_t step,
+                                int kv_head) {
+  return slots_[slot_index(method, repeat, step) + static_cast<std::size_t>(kv_head)];
+}
+
+std::span<const GroupFigures> LayerReplay::groups(std::size_t method, std::size_t repeat,
+                                                  std::size_t step) const {
+  return {slots_.data() + slot_index(method, repeat, step), kv_heads_};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,180 @@
+#include "sim/predict.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "sim/decode_study.h"
+
+namespace kvsim {
+namespace {
+
+/// All layers of the LLM under one method: sums over layers of what one step costs.
+struct WholeModel {
+  CostSum sum;                       // one addition per layer
+  Estimate attention_us = exactly(0, Source::kSpec);  // with the bounds' width, unlike sum.us
+  Estimate total_pj = exactly(0, Source::kSpec);
+  Json layers = Json::array();
+};
+
+Json layer_json(const LayerClass& layer, const LayerPrediction& prediction) {
+  CostSum one;
+  one.add(prediction.cost, 0);
+  Json json{{"llm_layers", layer.layers},
+            {"window", layer.window},
+            {"captured_layer", nullptr},
+            {"predicted_us", json_of(prediction.attention_us)},
+            {"total_pj", json_of(prediction.total_pj)},
+            {"statistics", json_of(prediction.statistics)},
+            {"terms", terms_json(one)},
+            {"stages", stages_json(prediction.work)}};
+  if (layer.measured) {
+    json["captured_layer"] = layer.measured->layer;
+  } else {
+    json["captured_layer_reason"] = "no statistics: bounds of the method";
+  }
+  return json;
+}
+
+WholeModel predict_model(const Serving& serving, const Method& method,
+                         std::span<const MeasuredLayer> measured, std::int64_t context) {
+  WholeModel model;
+  for (const LayerClass& layer : classify_layers(serving.llm, measured)) {
+    const LayerPrediction prediction = predict_layer(serving, layer, method, context);
+    const std::int64_t visible = layer.window > 0 ? std::min(layer.window, context) : context;
+    const Llm& llm = serving.llm;
+    const double row = serving.target.format.row_bytes(llm.head_dim) +
+                       serving.target.format.row_bytes(llm.v_head_dim);
+    const double dense = serving.batch * static_cast<double>(visible) * llm.kv_heads * row;
+    for (int i = 0; i < layer.layers; ++i) model.sum.add(prediction.cost, dense);
+    model.attention_us += prediction.attention_us * layer.layers;
+    model.total_pj += prediction.total_pj * layer.layers;
+    model.layers.push_back(layer_json(layer, prediction));
+  }
+  return model;
+}
+
+Json break_even_json(const DecodeStudy& study, const std::string& method) {
+  const auto first = break_even_context(study);
+  if (first) return {{"break_even_context", *first}};
+  return {{"break_even_context", nullptr},
+          {"break_even_context_reason",
+           method == "dense" ? "dense is the baseline"
+                             : "its predicted attention beats dense at no context up to 1048576 tokens"}};
+}
+
+Json decode_json(const DecodeStudy& study, std::int64_t context, const std::string& method) {
+  const DecodeStep step = study_step(study, context, false);
+  Json json{{"dense_us", finite(step.dense_us.value)},
+            {"method_us", finite(step.method_us.value)},
+            {"speedup", json_of(step.speedup)},
+            {"dense_estimate_us", json_of(step.dense_us)},
+            {"method_estimate_us", json_of(step.method_us)},
+            {"weights_us", json_of(step.weights_us)},
+            {"attention_share", finite(step.attention_share)}};
+  json.update(break_even_json(study, method));
+  json["curve"] = speedup_curve(study);
+  return json;
+}
+
+Json method_json(const PredictOptions& options, const std::string& spec, const NamedMethod& dense) {
+  const NamedMethod method = make_method(spec);
+  const Serving serving{options.llm, options.target, static_cast<double>(options.batch)};
+  const std::vector<MeasuredLayer> measured =
+      options.statistics ? options.statistics->layers_if_needed(method) : std::vector<MeasuredLayer>{};
+  const WholeModel model = predict_model(serving, *method.method, measured, options.context);
+  const double layers = options.llm.layers;
+  const DecodeStudy study{serving, *dense.method, *method.method, {}, measured};
+  return {{"method", method.name},
+          {"spec", spec},
+          {"params", json_of(method.parameters)},
+          {"attention_us", json_of(model.attention_us)},
+          {"traffic", traffic_json(model.sum)},
+          {"ops", ops_json(model.sum)},
+          {"time",
+           {{"predicted_us", json_of(model.attention_us * (1 / layers))},
+            {"terms", terms_json(model.sum)}}},
+          {"energy",
+           {{"total_pj", json_of(model.total_pj * (1 / layers))}, {"items", items_json(model.sum)}}},
+          {"decode_step", decode_json(study, options.context, method.name)},
+          {"layers", model.layers}};
+}
+
+std::vector<std::string> notes(const PredictOptions& options) {
+  std::vector<std::string> result = options.llm.notes;
+  result.push_back("traffic, time, ops and energy are means per layer, whole batch");
+  if (options.statistics) {
+    result.push_back("row counts are carried over from " + options.statistics->path() +
+                     ": their place between the least and the most the method can read is held; beyond "
+                     "the measured context low and high are those bounds");
+  } else {
+    result.push_back("no --stats: low and high are the least and the most the method can read, value "
+                     "is the most");
+  }
+  if (options.llm.max_context > 0 && options.context > options.llm.max_context) {
+    result.push_back(fmt::format("{} says it handles at most {} tokens", options.llm.name,
+                                 options.llm.max_context));
+  }
+  return result;
+}
+
+Json stage_json(const Stage& stage) {
+  Json accesses = Json::array();
+  for (const Access& access : stage.accesses) {
+    accesses.push_back({{"tensor", to_string(access.tensor)},
+                        {"direction", access.direction == Direction::kRead ? "read" : "write"},
+                        {"row_bytes", finite(access.row_bytes)},
+                        {"rows", finite(access.rows)},
+                        {"requests", finite(access.requests)},
+                        {"bytes", finite(access.bytes())}});
+  }
+  Json ops = Json::array();
+  for (const OpCount& op : stage.ops) {
+    ops.push_back({{"op", to_string(op.op)}, {"phase", to_string(op.phase)}, {"count", finite(op.count)}});
+  }
+  return {{"stage", stage.name},
+          {"before", to_string(stage.before)},
+          {"ctas", finite(stage.launch.ctas)},
+          {"ctas_per_wave", finite(stage.launch.ctas_per_wave)},
+          {"imbalance", finite(stage.imbalance)},
+          {"dependent_trips", finite(stage.dependent_trips)},
+          {"accesses", std::move(accesses)},
+          {"ops", std::move(ops)}};
+}
+
+}  // namespace
+
+Json stages_json(const Work& work) {
+  Json stages = Json::array();
+  for (const Stage& stage : work.stages) stages.push_back(stage_json(stage));
+  return stages;
+}
+
+Json predict_document(const PredictOptions& options) {
+  Json document{{"schema", "kvsim.predict/1"},
+                {"version", options.program_version},
+                {"commit", options.program_commit},
+                {"gpu", options.gpu},
+                {"gpu_title", options.target.machine.title},
+                {"llm", options.llm.name},
+                {"context", options.context},
+                {"batch", options.batch},
+                {"layout", to_string(options.target.layout.kind)},
+                {"kv_dtype", options.kv_dtype},
+                {"l2", to_string(options.target.state)}};
+  if (options.statistics) {
+    document["statistics"] = options.statistics->path();
+  } else {
+    document["statistics"] = nullptr;
+    document["statistics_reason"] = "no --stats given";
+  }
+  document["defaults"] = json_of(options.defaults);
+  document["notes"] = notes(options);
+  const NamedMethod dense = make_method("dense");
+  Json methods = Json::array();
+  for (const std::string& spec : options.methods) methods.push_back(method_json(options, spec, dense));
+  document["methods"] = std::move(methods);
+  return document;
+}
+
+}  // namespace kvsim

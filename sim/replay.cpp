@@ -1,0 +1,152 @@
+#include "sim/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/error.h"
+#include "core/progress.h"
+#include "sim/layer_cost.h"
+#include "sim/layer_replay.h"
+#include "traces/trace_file.h"
+
+namespace kvsim {
+namespace {
+
+/// Seeds replayed together: they share exact scores and the float64 truth, and keep their rows in
+/// memory until they are costed.
+constexpr int kRepeatsAtOnce = 16;
+
+/// What will be replayed of one trace.
+struct Plan {
+  std::vector<std::int64_t> layers;
+  std::vector<std::int64_t> steps;
+};
+
+Plan plan_trace(const TraceInfo& info, const ReplayOptions& options) {
+  std::vector<std::int64_t> layers;
+  for (const LayerInfo& layer : info.layers) layers.push_back(layer.layer);
+  std::vector<std::int64_t> steps(static_cast<std::size_t>(info.decode_steps));
+  std::iota(steps.begin(), steps.end(), std::int64_t{0});
+  const Plan plan{options.layers.pick(layers, info.path), options.steps.pick(steps, info.path)};
+  if (plan.layers.empty() || plan.steps.empty()) {
+    fail<RuntimeError>("{}: no {} to replay", info.path, plan.layers.empty() ? "layers" : "decode steps");
+  }
+  return plan;
+}
+
+/// Layers of several traces are pooled by their index, so they must have one shape.
+void check_same_shape(const Replay& result, const TraceInfo& trace, const LayerInfo& info) {
+  const auto found = result.layer_infos.find(info.layer);
+  if (found == result.layer_infos.end()) return;
+  const LayerInfo& first = found->second;
+  if (head_shape(first) == head_shape(info) && first.window == info.window) return;
+  fail<RuntimeError>("{}: layer {} has {}/{} heads of size {}, but {} has {}/{} of size {}: replay "
+                     "traces of different models one by one",
+                     trace.path, info.layer, info.q_heads, info.kv_heads, info.head_dim,
+                     result.traces.front().path, first.q_heads, first.kv_heads, first.head_dim);
+}
+
+double stored_bytes(const LayerJob& job, const LayerInfo& info) {
+  const int width = info.head_dim + (info.layout == KvLayout::kLatent ? 0 : info.v_head_dim);
+  double rows = 0;
+  for (const std::int64_t step : job.steps) {
+    const Range visible = visible_rows(info, job.prompt_tokens, step);
+    rows += static_cast<double>(visible.end - visible.begin);
+  }
+  return rows * info.kv_heads * width * bytes_of(info.kv_type);
+}
+
+std::int64_t group_steps(const TraceInfo& info, const Plan& plan) {
+  std::int64_t heads = 0;
+  for (const LayerInfo& layer : info.layers) {
+    for (const std::int64_t picked : plan.layers) heads += picked == layer.layer ? layer.kv_heads : 0;
+  }
+  return heads * static_cast<std::int64_t>(plan.steps.size());
+}
+
+void add_prepare(const LayerJob& job, const LayerInfo& info, const LayerReplay& replayed,
+                 const Target& target, Replay& result) {
+  for (std::size_t method = 0; method < result.runs.size(); ++method) {
+    const auto state_bytes = static_cast<double>(replayed.state_bytes(method));
+    result.runs[method].state_bytes += state_bytes;
+    if (state_bytes == 0) continue;
+    const Shape shape = shape_on(target, head_shape(info), {&job.prompt_tokens, 1}, job.prompt_tokens);
+    result.runs[method].prepare_bytes += dense_bytes(shape, head_shape(info).latent);
+  }
+}
+
+void replay_layer(const LayerJob& job, const TraceReader& reader, std::size_t index, int threads,
+                  Progress& progress, Replay& result) {
+  const TraceLayer layer = reader.read_layer(index);
+  const LayerInfo& info = layer.info;
+  const std::int64_t tokens = reader.info().tokens();
+  check_same_shape(result, reader.info(), info);
+  result.layer_infos.emplace(info.layer, info);
+  for (int first = 0; first < job.repeats; first += kRepeatsAtOnce) {
+    LayerJob part = job;
+    part.seed = job.seed + static_cast<std::uint64_t>(first);
+    part.repeats = std::min(kRepeatsAtOnce, job.repeats - first);
+    const LayerReplay replayed(part, layer, threads,
+                               [&](std::int64_t groups) { progress.advance(groups); });
+    cost_layer(part, info, tokens, replayed, threads, result);
+    if (first == 0) add_prepare(part, info, replayed, result.targets[0], result);
+  }
+  cost_dense_layer(job, info, tokens, threads, result);
+  result.stored_bytes += stored_bytes(job, info);
+}
+
+void replay_trace(const TraceReader& reader, std::size_t sequence, const ReplayOptions& options,
+                  Progress& progress, Replay& result) {
+  LayerJob job;
+  job.trace = reader.info().path;
+  job.prompt_tokens = reader.info().prompt_tokens;
+  job.sequence = static_cast<std::uint32_t>(sequence);
+  job.seed = options.seed;
+  job.repeats = options.repeats;
+  job.steps = result.steps[sequence];
+  job.methods = result.methods;
+  for (std::size_t i = 0; i < reader.info().layers.size(); ++i) {
+    const auto& picked = result.layers[sequence];
+    const std::int64_t layer = reader.info().layers[i].layer;
+    if (std::find(picked.begin(), picked.end(), layer) == picked.end()) continue;
+    replay_layer(job, reader, i, options.threads, progress, result);
+  }
+}
+
+}  // namespace
+
+Replay replay(ReplayOptions options) {
+  KVSIM_CHECK(!options.targets.empty());
+  Replay result{.traces = {}, .layers = {}, .steps = {}, .layer_infos = {}, .seed = options.seed,
+                .repeats = options.repeats, .targets = std::move(options.targets), .specs = options.methods, .methods = {},
+                .runs = {}, .dense = make_method("dense"), .dense_layers = {}};
+  for (const std::string& spec : options.methods) result.methods.push_back(make_method(spec));
+  result.runs.resize(result.methods.size());
+  std::vector<TraceReader> readers;
+  std::int64_t total = 0;
+  for (const std::string& path : options.traces) {
+    readers.emplace_back(path);
+    const TraceInfo& info = readers.back().info();
+    const Plan plan = plan_trace(info, options);
+    total += group_steps(info, plan);
+    result.traces.push_back(info);
+    result.layers.push_back(plan.layers);
+    result.steps.push_back(plan.steps);
+  }
+  Progress progress("replay", total * ((options.repeats + kRepeatsAtOnce - 1) / kRepeatsAtOnce));
+  for (std::size_t i = 0; i < readers.size(); ++i) {
+    replay_trace(readers[i], i, options, progress, result);
+  }
+  double layers = 0;
+  for (const auto& picked : result.layers) layers += static_cast<double>(picked.size());
+  for (MethodRun& run : result.runs) {
+    run.prepare_bytes /= layers;
+    run.state_bytes /= layers;
+  }
+  return result;
+}
+
+}  // namespace kvsim

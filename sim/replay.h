@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/method.h"
+#include "sim/cost.h"
+#include "sim/head_figures.h"
+#include "sim/index_list.h"
+#include "traces/trace.h"
+
+namespace kvsim {
+
+/// What to replay, and on which machines to cost it.
+struct ReplayOptions {
+  std::vector<std::string> traces;   // independent sequences, pooled
+  std::vector<std::string> methods;  // as typed, "santa-sys:samples=128"
+  IndexList layers;
+  IndexList steps;
+  std::uint64_t seed = 0;
+  int repeats = 1;                   // seeds seed … seed + repeats - 1, pooled
+  int threads = 1;
+  std::vector<Target> targets;
+};
+
+/// One step on one target.
+struct TargetFigures {
+  double requested_bytes = 0;
+  double sector_bytes = 0;
+  double dram_read_bytes = 0;
+  double dram_write_bytes = 0;
+  Estimate us{};
+  Estimate total_pj{};
+  Estimate datapath_pj{};
+};
+
+struct UnionFigures {
+  double k_rows = 0;
+  double v_rows = 0;
+};
+
+/// One sequence, seed, layer and step under one method.
+struct StepRecord {
+  int sequence = 0;
+  std::uint64_t seed = 0;
+  int layer = 0;
+  std::int64_t step = 0;
+  double context = 0;                  // rows the step sees
+  double k_row_bytes = 0;              // as stored for the first target
+  std::vector<HeadFigures> heads;      // [q_heads]
+  std::vector<UnionFigures> unions;    // [kv_heads]
+  Statistics statistics;               // sums over heads
+  std::vector<TargetFigures> targets;
+};
+
+/// Costs of one layer per target, summed over sequences, seeds and steps.
+using LayerCosts = std::vector<CostSum>;
+
+/// One method over everything replayed.
+struct MethodRun {
+  std::vector<StepRecord> records;      // by sequence, layer, seed, step
+  std::map<int, LayerCosts> layers;     // by layer
+  double prepare_bytes = 0;             // prompt K and V read to build states, mean per layer
+  double state_bytes = 0;               // mean per layer
+};
+
+struct Replay {
+  std::vector<TraceInfo> traces;
+  std::vector<std::vector<std::int64_t>> layers;  // replayed, per trace
+  std::vector<std::vector<std::int64_t>> steps;
+  std::map<int, LayerInfo> layer_infos;
+  std::uint64_t seed = 0;
+  int repeats = 1;
+  std::vector<Target> targets;
+  std::vector<std::string> specs;                 // of the methods, as typed
+  std::vector<NamedMethod> methods;
+  std::vector<MethodRun> runs;                    // [methods]
+  NamedMethod dense;                              // the baseline, costed even if nobody asked for it
+  std::map<int, LayerCosts> dense_layers;
+  double stored_bytes = 0;  // K + V that dense attention reads from the trace over all steps, once
+};
+
+/// Reads one layer at a time, replays every method on it and costs what the steps read. Throws
+/// UsageError for names and indices, RuntimeError for files and values.
+Replay replay(ReplayOptions options);
+
+}  // namespace kvsim

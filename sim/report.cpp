@@ -1,0 +1,98 @@
+#include "sim/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "sim/method_table.h"
+
+namespace kvsim {
+namespace {
+
+void add_decode_step(MethodTable& table) {
+  table.row("decode-step speedup", [](const Json& method) {
+    const Json& step = method.at("decode_step");
+    return step.is_null() ? "-" : interval_text(step.at("speedup"));
+  });
+  table.row("break-even context, tokens", [](const Json& method) {
+    const Json& step = method.at("decode_step");
+    if (step.is_null() || step.at("break_even_context").is_null()) return std::string("-");
+    return fmt::format("{}", step.at("break_even_context").get<std::int64_t>());
+  });
+}
+
+/// Reasons for what is null, once each.
+std::vector<std::string> reasons(const Json& document) {
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& line) {
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+  };
+  for (const Json& method : document.at("methods")) {
+    const Json step = method.value("decode_step", Json());
+    if (method.contains("decode_step_reason")) {
+      add("no decode step: " + method.at("decode_step_reason").get<std::string>());
+    }
+    if (!step.is_object()) continue;
+    if (step.contains("break_even_context_reason")) {
+      add(fmt::format("{}: no break-even context: {}", method.at("spec").get<std::string>(),
+                      step.at("break_even_context_reason").get<std::string>()));
+    }
+    for (const Json& note : step.value("notes", Json::array())) add(note.get<std::string>());
+  }
+  return lines;
+}
+
+std::string title(const Json& document) {
+  const Json& trace = document.at("trace");
+  std::string text = fmt::format(
+      "{}{}: {} prompt tokens, {} steps, {} layers", trace.at("model").get<std::string>(),
+      trace.at("synthetic").get<bool>() ? " (synthetic)" : "",
+      trace.at("prompt_tokens").get<std::int64_t>(), trace.at("replayed_steps").size(),
+      trace.at("replayed_layers").size());
+  if (document.contains("traces")) text += fmt::format("; {} traces pooled", document["traces"].size());
+  if (!document.at("gpu").is_null()) {
+    text += fmt::format("; {}", document.at("gpu_title").get<std::string>());
+  }
+  return text + "\nper layer and step, whole batch, means; [low, high] = 90 % interval\n\n";
+}
+
+}  // namespace
+
+std::string notes_text(const Json& document) {
+  std::string text;
+  for (const Json& note : document.at("notes")) text += "- " + note.get<std::string>() + "\n";
+  for (const std::string& line : reasons(document)) text += "- " + line + "\n";
+  std::string defaults;
+  for (const Json& item : document.at("defaults")) {
+    defaults += fmt::format("{}{} {}", defaults.empty() ? "" : ", ",
+                            item.at("option").get<std::string>(),
+                            item.at("value").get<std::string>());
+  }
+  if (!defaults.empty()) text += "- defaults that decided: " + defaults + "\n";
+  return text;
+}
+
+std::string replay_report(const Json& document) {
+  const Json& methods = document.at("methods");
+  MethodTable table(methods);
+  table.number("V rows per query head", "/selection/rows_per_head_mean");
+  table.number("V rows per KV head (union)", "/selection/union_rows_mean");
+  table.number("union fraction of the context", "/selection/union_fraction");
+  table.number("GQA amplification", "/selection/gqa_amplification");
+  table.number("softmax mass of the rows", "/selection/mass_recall_mean");
+  table.number("output error, relative L2 mean", "/error/relative_l2/mean");
+  table.number("output error, p95", "/error/relative_l2/p95");
+  table.row("DRAM bytes", [](const Json& method) {
+    return fmt::format("{:.0f}", method.at("traffic").at("dram_bytes").get<double>());
+  });
+  table.number("DRAM bytes / dense", "/traffic/dram_share_of_dense");
+  table.interval("GPU time predicted, us", "/time/predicted_us");
+  table.interval("GPU energy, pJ", "/energy/total_pj");
+  table.interval("GPU energy, datapath only, pJ", "/energy/datapath_pj");
+  table.accelerators();
+  add_decode_step(table);
+  return title(document) + table.text() + "\n" + notes_text(document);
+}
+
+}  // namespace kvsim
