@@ -61,6 +61,11 @@ inline constexpr NumberType kNumberType<std::int32_t> = NumberType::kInt32;
 template <>
 inline constexpr NumberType kNumberType<std::int64_t> = NumberType::kInt64;
 
+/// How the strings of a type are stored. kDamaged: variable, but with characters of several bytes,
+/// for which the library would take memory without bound.
+enum class StringKind { kFixed, kVariable, kDamaged };
+StringKind string_kind(hid_t type);
+
 /// The file type of a number type (not kOther).
 Handle file_type(NumberType type);
 /// Bytes of one element; 0 for kString and kOther.

@@ -146,7 +146,11 @@ std::vector<std::string> Dataset::read_strings() const {
   }
   const auto count = static_cast<std::size_t>(checked_bytes()) / H5Tget_size(type_id_.id());
   std::vector<std::string> result;
-  if (H5Tis_variable_str(type_id_.id()) > 0) {
+  const StringKind kind = string_kind(type_id_.id());
+  if (kind == StringKind::kDamaged) {
+    fail<RuntimeError>("{}: {}: the type of its strings is damaged", file_, name_);
+  }
+  if (kind == StringKind::kVariable) {
     std::vector<char*> texts(count, nullptr);
     const herr_t status =
         H5Dread(id_.id(), type_id_.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, texts.data());

@@ -45,7 +45,7 @@ std::vector<hsize_t> chunk_of(const Extent& extent, std::int64_t element_bytes) 
 }
 
 std::string read_string(hid_t attribute, hid_t type) {
-  if (H5Tis_variable_str(type) > 0) {
+  if (string_kind(type) == StringKind::kVariable) {
     char* text = nullptr;
     if (H5Aread(attribute, type, &text) < 0 || text == nullptr) return {};
     std::string result(text);
@@ -91,7 +91,8 @@ File File::open(const std::string& path) {
   Handle id(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access_properties().id()), H5Fclose);
   if (!id) {
     const std::string reason = last_reason();
-    if (H5Fis_hdf5(path.c_str()) <= 0) fail<RuntimeError>("{}: not an HDF5 file ({})", path, reason);
+    if (H5Fis_hdf5(path.c_str()) <= 0)
+      fail<RuntimeError>("{}: not an HDF5 file ({})", path, reason);
     fail<RuntimeError>("{}: cannot open the HDF5 file: {}", path, reason);
   }
   return File(path, std::move(id));
@@ -102,9 +103,9 @@ File File::create(const std::string& path, const std::string& shown) {
   const Handle access = access_properties();
   // The format of HDF5 1.8 checks its metadata, which that of 1.6 (the default) does not.
   H5Pset_libver_bounds(access.id(), H5F_LIBVER_V18, H5F_LIBVER_V18);
-  Handle id(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, object_properties(H5P_FILE_CREATE).id(),
-                      access.id()),
-            H5Fclose);
+  Handle id(
+      H5Fcreate(path.c_str(), H5F_ACC_TRUNC, object_properties(H5P_FILE_CREATE).id(), access.id()),
+      H5Fclose);
   if (!id) fail<RuntimeError>("{}: cannot create the HDF5 file: {}", shown, last_reason());
   return File(shown, std::move(id));
 }
@@ -144,8 +145,8 @@ std::vector<std::string> File::children(const std::string& group) const {
   if (H5Gget_info(id.id(), &info) < 0) fail_at(group, "cannot list");
   std::vector<std::string> names;
   for (hsize_t i = 0; i < info.nlinks; ++i) {
-    const ssize_t size = H5Lget_name_by_idx(id.id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0,
-                                            H5P_DEFAULT);
+    const ssize_t size =
+        H5Lget_name_by_idx(id.id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT);
     if (size < 0) fail_at(group, "cannot list");
     std::string name(static_cast<std::size_t>(size), '\0');
     H5Lget_name_by_idx(id.id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size() + 1,
@@ -190,8 +191,7 @@ File::Attribute File::open_attribute(const std::string& object, const std::strin
 std::int64_t File::int_attribute(const std::string& object, const std::string& name) const {
   const Attribute attribute = open_attribute(object, name);
   const std::string where = fmt::format("cannot read attribute '{}'", name);
-  const bool is_boolean =
-      attribute.type_class == H5T_ENUM && H5Tget_size(attribute.type.id()) == 1;
+  const bool is_boolean = attribute.type_class == H5T_ENUM && H5Tget_size(attribute.type.id()) == 1;
   if (is_boolean) {  // h5py stores True and False as an enumeration of one byte
     signed char value = 0;
     if (H5Aread(attribute.id.id(), attribute.type.id(), &value) < 0) fail_at(object, where);
@@ -225,6 +225,9 @@ std::string File::string_attribute(const std::string& object, const std::string&
     fail<RuntimeError>("{}: {}: attribute '{}' is {}, expected a string", path_, object, name,
                        describe_type(attribute.type.id()).text);
   }
+  if (string_kind(attribute.type.id()) == StringKind::kDamaged) {
+    fail<RuntimeError>("{}: {}: attribute '{}' has a damaged string type", path_, object, name);
+  }
   return read_string(attribute.id.id(), attribute.type.id());
 }
 
@@ -240,8 +243,7 @@ void File::write_attribute_raw(const std::string& object, const std::string& nam
   }
 }
 
-void File::write_attribute(const std::string& object, const std::string& name,
-                           std::int64_t value) {
+void File::write_attribute(const std::string& object, const std::string& name, std::int64_t value) {
   write_attribute_raw(object, name, file_type(NumberType::kInt64), &value);
 }
 
@@ -252,7 +254,8 @@ void File::write_attribute(const std::string& object, const std::string& name, d
 void File::write_attribute(const std::string& object, const std::string& name,
                            const std::string& value) {
   const char* text = value.c_str();
-  write_attribute_raw(object, name, file_type(NumberType::kString), static_cast<const void*>(&text));
+  write_attribute_raw(object, name, file_type(NumberType::kString),
+                      static_cast<const void*>(&text));
 }
 
 Dataset File::open_dataset(const std::string& object) const {

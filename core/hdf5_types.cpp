@@ -46,11 +46,11 @@ FloatFields fields_of(hid_t type) {
 /// HDF5 demands this order: the fields first, then precision and size.
 Handle make_16bit_float(const FloatFields& fields) {
   Handle type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
-  const bool made =
-      type && H5Tset_fields(type.id(), fields.sign, fields.exponent, fields.exponent_bits,
-                            fields.mantissa, fields.mantissa_bits) >= 0 &&
-      H5Tset_precision(type.id(), 16) >= 0 && H5Tset_size(type.id(), 2) >= 0 &&
-      H5Tset_ebias(type.id(), fields.bias) >= 0;
+  const bool made = type &&
+                    H5Tset_fields(type.id(), fields.sign, fields.exponent, fields.exponent_bits,
+                                  fields.mantissa, fields.mantissa_bits) >= 0 &&
+                    H5Tset_precision(type.id(), 16) >= 0 && H5Tset_size(type.id(), 2) >= 0 &&
+                    H5Tset_ebias(type.id(), fields.bias) >= 0;
   KVSIM_CHECK(made);
   return type;
 }
@@ -104,6 +104,12 @@ TypeDescription describe_type(hid_t type) {
     default:
       return {NumberType::kOther, "of a class other than number or string"};
   }
+}
+
+StringKind string_kind(hid_t type) {
+  if (H5Tis_variable_str(type) <= 0) return StringKind::kFixed;
+  const Handle character(H5Tget_super(type), H5Tclose);
+  return H5Tget_size(character.id()) == 1 ? StringKind::kVariable : StringKind::kDamaged;
 }
 
 Handle file_type(NumberType type) {

@@ -43,7 +43,8 @@ void Progress::draw(std::int64_t done) const {
   const std::int64_t filled = std::min(kBarColumns, kBarColumns * done / total_);
   const std::string bar = std::string(static_cast<std::size_t>(filled), '#') +
                           std::string(static_cast<std::size_t>(kBarColumns - filled), '.');
-  fmt::print(stderr, "\r{} [{}] {:3}%", title_, bar, std::min<std::int64_t>(100, 100 * done / total_));
+  fmt::print(stderr, "\r{} [{}] {:3}%", title_, bar,
+             std::min<std::int64_t>(100, 100 * done / total_));
   std::fflush(stderr);
 }
 

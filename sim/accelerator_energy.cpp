@@ -1,19 +1,12 @@
 #include "sim/accelerator_energy.h"
 
 #include <cmath>
-#include <map>
 #include <utility>
 
 #include "core/error.h"
 
 namespace kvsim {
 namespace {
-
-CostSum total_of(const std::map<int, LayerCosts>& layers, std::size_t target) {
-  CostSum total;
-  for (const auto& [layer, costs] : layers) total.add(costs[target]);
-  return total;
-}
 
 /// One accelerator under one method, beside the same accelerator under dense.
 Json accelerator_entry(const Target& target, const CostSum& sum, const CostSum& dense) {

@@ -9,7 +9,8 @@
 
 namespace kvsim {
 
-/// The document "kvsim.energy/1" (docs/formats.md) from a replay whose targets are all accelerators.
+/// The document "kvsim.energy/1" (docs/formats.md) from a replay whose targets are all
+/// accelerators.
 Json energy_document(const Replay& replay, const DocumentOptions& options);
 
 /// The same from the statistics of an earlier run: footprints are expected from the row counts, and

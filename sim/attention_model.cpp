@@ -79,9 +79,10 @@ LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, c
   const Method::Bounds bounds = method.bounds(shape);
   LayerPrediction prediction;
   prediction.statistics =
-      layer.measured ? carried_over(layer.measured->statistics,
-                                    measured_bounds(*layer.measured, method, serving.target), bounds)
-                     : bounds.high;
+      layer.measured
+          ? carried_over(layer.measured->statistics,
+                         measured_bounds(*layer.measured, method, serving.target), bounds)
+          : bounds.high;
   CostedStatistics value = cost_of(serving, shape, method, prediction.statistics);
   prediction.attention_us = value.cost.time.total_us;
   prediction.total_pj = value.cost.energy.total_pj;
@@ -100,7 +101,8 @@ LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, c
   return prediction;
 }
 
-std::vector<LayersAndTime> attention_times(const Serving& serving, std::span<const LayerClass> classes,
+std::vector<LayersAndTime> attention_times(const Serving& serving,
+                                           std::span<const LayerClass> classes,
                                            const Method& method, std::int64_t context) {
   std::vector<LayersAndTime> times;
   for (const LayerClass& layer : classes) {

@@ -15,11 +15,11 @@ struct MeasuredLayer {
   int layer = 0;
   std::int64_t window = 0;
   HeadShape heads;
-  double context_mean = 0;              // rows a step saw
+  double context_mean = 0;  // rows a step saw
   double context_max = 0;
   std::int64_t prompt_tokens = 0;
-  Statistics statistics;                // sums over heads
-  std::optional<Estimate> attention_us; // on the GPU, from exact footprints
+  Statistics statistics;                 // sums over heads
+  std::optional<Estimate> attention_us;  // on the GPU, from exact footprints
 };
 
 /// An LLM served on a machine: how long the attention of its layers takes, method by method.
@@ -40,11 +40,11 @@ struct LayerClass {
 /// if and only if the layer has one.
 std::vector<LayerClass> classify_layers(const Llm& llm, std::span<const MeasuredLayer> measured);
 
-/// The cost of one layer of a class at a context. Without measurements: value and high = the most the
-/// method can read, low = the least. Beyond the measured context: the value carries the measurements
-/// over, low and high are the bounds. Within it: the model's own interval.
+/// The cost of one layer of a class at a context. Without measurements: value and high = the most
+/// the method can read, low = the least. Beyond the measured context: the value carries the
+/// measurements over, low and high are the bounds. Within it: the model's own interval.
 struct LayerPrediction {
-  StepCost cost;            // of the value
+  StepCost cost;  // of the value
   Work work;
   Statistics statistics;
   Estimate attention_us{};
@@ -55,7 +55,8 @@ LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, c
                               std::int64_t context);
 
 /// Attention time of all layers at a context.
-std::vector<LayersAndTime> attention_times(const Serving& serving, std::span<const LayerClass> classes,
+std::vector<LayersAndTime> attention_times(const Serving& serving,
+                                           std::span<const LayerClass> classes,
                                            const Method& method, std::int64_t context);
 /// Σ over layers, value only.
 double attention_us(std::span<const LayersAndTime> times);

@@ -48,9 +48,8 @@ void add_term(std::vector<CostSum::Term>& terms, const std::string& stage, Limit
 }
 
 void add_item(std::vector<EnergyItem>& items, const EnergyItem& item) {
-  const auto found = std::find_if(items.begin(), items.end(), [&](const EnergyItem& other) {
-    return other.item == item.item;
-  });
+  const auto found = std::find_if(items.begin(), items.end(),
+                                  [&](const EnergyItem& other) { return other.item == item.item; });
   if (found == items.end()) {
     items.push_back(item);
   } else {

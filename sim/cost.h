@@ -62,8 +62,8 @@ struct StepCost {
 StepCost step_cost(const Work& work, const Shape& shape, const Target& target,
                    const SelectionFootprint* exact);
 
-/// A sum of step costs that keeps what documents show: every term and item by name, in order of first
-/// appearance.
+/// A sum of step costs that keeps what documents show: every term and item by name, in order of
+/// first appearance.
 struct CostSum {
   struct Term {
     std::string stage;

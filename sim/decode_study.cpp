@@ -36,7 +36,8 @@ MeasuredLayer measured_layer(const Replay& replay, int layer) {
 }
 
 bool matches(const MeasuredLayer& measured, const Llm& llm) {
-  return measured.heads == HeadShape{llm.q_heads, llm.kv_heads, llm.head_dim, llm.v_head_dim, false};
+  return measured.heads ==
+         HeadShape{llm.q_heads, llm.kv_heads, llm.head_dim, llm.v_head_dim, false};
 }
 
 std::vector<LayersAndTime> times_at(const Serving& serving, const Method& method,
@@ -57,8 +58,9 @@ std::vector<LayersAndTime> times_at(const Serving& serving, const Method& method
 
 /// Predicted attention of dense over that of the method.
 double attention_speedup(const DecodeStudy& study, std::int64_t context) {
-  const auto dense = times_at(study.serving, study.dense, study.dense_measured, context, false);
-  const auto method = times_at(study.serving, study.method, study.measured, context, false);
+  const auto dense =
+      times_at(study.serving, *study.dense.method, study.dense_measured, context, false);
+  const auto method = times_at(study.serving, *study.method.method, study.measured, context, false);
   return attention_us(dense) / attention_us(method);
 }
 
@@ -91,8 +93,8 @@ std::vector<MeasuredLayer> measured_dense_layers(const Replay& replay) {
 
 DecodeStep study_step(const DecodeStudy& study, std::int64_t context, bool exact) {
   const Serving& serving = study.serving;
-  const auto dense = times_at(serving, study.dense, study.dense_measured, context, exact);
-  const auto method = times_at(serving, study.method, study.measured, context, exact);
+  const auto dense = times_at(serving, *study.dense.method, study.dense_measured, context, exact);
+  const auto method = times_at(serving, *study.method.method, study.measured, context, exact);
   return decode_step(serving.llm, serving.target.machine, serving.batch, dense, method);
 }
 
@@ -122,6 +124,31 @@ Json speedup_curve(const DecodeStudy& study) {
   return curve;
 }
 
+Json decode_step_json(const DecodeStudy& study, std::int64_t context, bool exact) {
+  const DecodeStep step = study_step(study, context, exact);
+  Json json{{"llm", study.serving.llm.name},
+            {"batch", study.serving.batch},
+            {"context", context},
+            {"dense_us", finite(step.dense_us.value)},
+            {"method_us", finite(step.method_us.value)},
+            {"speedup", json_of(step.speedup)},
+            {"dense_estimate_us", json_of(step.dense_us)},
+            {"method_estimate_us", json_of(step.method_us)},
+            {"weights_us", json_of(step.weights_us)},
+            {"attention_share", finite(step.attention_share)}};
+  if (const auto first = break_even_context(study)) {
+    json["break_even_context"] = *first;
+  } else {
+    json["break_even_context"] = nullptr;
+    json["break_even_context_reason"] =
+        study.method.name == study.dense.name
+            ? "it is the baseline"
+            : "its predicted attention beats dense at no context up to 1048576 tokens";
+  }
+  json["curve"] = speedup_curve(study);
+  return json;
+}
+
 Json layer_map_json(const DecodeStudy& study) {
   Json map = Json::array();
   for (const LayerClass& layer : classify_layers(study.serving.llm, study.measured)) {
@@ -140,19 +167,21 @@ std::vector<std::string> study_notes(const DecodeStudy& study) {
   const Llm& llm = study.serving.llm;
   std::vector<std::string> notes = llm.notes;
   if (study.measured.empty()) {
-    notes.push_back("no statistics: low and high are the least and the most the method can read, "
-                    "value is the most");
+    notes.push_back(
+        "no statistics: low and high are the least and the most the method can read, "
+        "value is the most");
     return notes;
   }
-  notes.push_back(fmt::format("the {} layers of {} take the nearest of {} captured layers", llm.layers,
-                              llm.name, study.measured.size()));
+  notes.push_back(fmt::format("the {} layers of {} take the nearest of {} captured layers",
+                              llm.layers, llm.name, study.measured.size()));
   for (const MeasuredLayer& layer : study.measured) {
     if (matches(layer, llm)) continue;
-    notes.push_back(fmt::format(
-        "the trace has {}/{} heads of size {}, {} has {}/{} of size {}: row counts are carried over "
-        "per KV head, their place between the method's bounds held",
-        layer.heads.q_heads, layer.heads.kv_heads, layer.heads.head_dim, llm.name, llm.q_heads,
-        llm.kv_heads, llm.head_dim));
+    notes.push_back(
+        fmt::format("the trace has {}/{} heads of size {}, {} has {}/{} of size {}: row counts are "
+                    "carried over "
+                    "per KV head, their place between the method's bounds held",
+                    layer.heads.q_heads, layer.heads.kv_heads, layer.heads.head_dim, llm.name,
+                    llm.q_heads, llm.kv_heads, llm.head_dim));
     break;
   }
   return notes;

@@ -20,22 +20,25 @@ std::vector<MeasuredLayer> measured_dense_layers(const Replay& replay);
 /// One method against dense on a whole LLM.
 struct DecodeStudy {
   const Serving& serving;
-  const Method& dense;
-  const Method& method;
+  const NamedMethod& dense;  // the baseline
+  const NamedMethod& method;
   std::vector<MeasuredLayer> dense_measured;
-  std::vector<MeasuredLayer> measured;   // empty: bounds only
+  std::vector<MeasuredLayer> measured;  // empty: bounds only
 };
 
 /// The decode step at a context. With `exact`, layers whose head shape is the LLM's own take the
 /// times that the replay predicted from exact footprints.
 DecodeStep study_step(const DecodeStudy& study, std::int64_t context, bool exact);
 
-/// First context whose predicted attention beats dense, found on powers of two and then by bisection;
-/// empty if there is none up to kMaxContext.
+/// First context whose predicted attention beats dense, found on powers of two and then by
+/// bisection; empty if there is none up to kMaxContext.
 std::optional<std::int64_t> break_even_context(const DecodeStudy& study);
 
 /// [{context, speedup{}, attention_speedup}] at powers of two from 1024 to kMaxContext.
 Json speedup_curve(const DecodeStudy& study);
+
+/// All of it for a document: the step at `context`, break_even_context and the curve.
+Json decode_step_json(const DecodeStudy& study, std::int64_t context, bool exact);
 
 /// Which captured layer stands for how many of the LLM's.
 Json layer_map_json(const DecodeStudy& study);

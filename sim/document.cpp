@@ -9,12 +9,6 @@
 namespace kvsim {
 namespace {
 
-CostSum total_of(const std::map<int, LayerCosts>& layers, std::size_t target) {
-  CostSum total;
-  for (const auto& [layer, costs] : layers) total.add(costs[target]);
-  return total;
-}
-
 double share(double part, double whole) { return whole > 0 ? finite(part / whole) : 0; }
 
 Json time_json(const CostSum& sum) {
@@ -54,33 +48,6 @@ std::int64_t mean_context(const Replay& replay) {
   return static_cast<std::int64_t>(sum / steps);
 }
 
-Json decode_json(const DecodeStudy& study, std::int64_t context, const std::string& method) {
-  const DecodeStep step = study_step(study, context, true);
-  Json json{{"llm", study.serving.llm.name},
-            {"batch", study.serving.batch},
-            {"context", context},
-            {"dense_us", finite(step.dense_us.value)},
-            {"method_us", finite(step.method_us.value)},
-            {"speedup", json_of(step.speedup)},
-            {"dense_estimate_us", json_of(step.dense_us)},
-            {"method_estimate_us", json_of(step.method_us)},
-            {"weights_us", json_of(step.weights_us)},
-            {"attention_share", finite(step.attention_share)}};
-  const auto first = break_even_context(study);
-  if (first) {
-    json["break_even_context"] = *first;
-  } else {
-    json["break_even_context"] = nullptr;
-    json["break_even_context_reason"] =
-        method == "dense" ? "dense is the baseline"
-                          : "its predicted attention beats dense at no context up to 1048576 tokens";
-  }
-  json["curve"] = speedup_curve(study);
-  json["layer_map"] = layer_map_json(study);
-  json["notes"] = study_notes(study);
-  return json;
-}
-
 void add_decode_step(const Replay& replay, std::size_t method, const DocumentOptions& options,
                      Json& json) {
   if (!options.llm) {
@@ -89,10 +56,12 @@ void add_decode_step(const Replay& replay, std::size_t method, const DocumentOpt
     return;
   }
   const Serving serving{*options.llm, replay.targets[0], 1};
-  const DecodeStudy study{serving, *replay.dense.method, *replay.methods[method].method,
+  const DecodeStudy study{serving, replay.dense, replay.methods[method],
                           measured_dense_layers(replay),
                           measured_layers(replay, replay.runs[method])};
-  json["decode_step"] = decode_json(study, mean_context(replay), replay.methods[method].name);
+  json["decode_step"] = decode_step_json(study, mean_context(replay), true);
+  json["decode_step"]["layer_map"] = layer_map_json(study);
+  json["decode_step"]["notes"] = study_notes(study);
 }
 
 Json method_json(const Replay& replay, std::size_t index, const DocumentOptions& options) {
@@ -117,8 +86,7 @@ Json method_json(const Replay& replay, std::size_t index, const DocumentOptions&
       share(gpu.mean(gpu.dram_bytes()), dense.mean(dense.dram_bytes()));
   Json accelerators = Json::array();
   for (std::size_t target = 1; target < replay.targets.size(); ++target) {
-    accelerators.push_back(
-        accelerator_json(replay.targets[target], total_of(run.layers, target)));
+    accelerators.push_back(accelerator_json(replay.targets[target], total_of(run.layers, target)));
   }
   json["accelerators"] = std::move(accelerators);
   json["prepare"] = prepare_json(run);
@@ -130,9 +98,11 @@ Json method_json(const Replay& replay, std::size_t index, const DocumentOptions&
 /// What a reader must know to use the numbers.
 std::vector<std::string> replay_notes(const Replay& replay, const DocumentOptions& options) {
   std::vector<std::string> notes;
-  notes.push_back("time, energy and DRAM bytes are modelled from the rows the methods really read; "
-                  "intervals are 90 %");
-  notes.push_back("open-loop replay: later queries come from dense decoding, so errors do not build up");
+  notes.push_back(
+      "time, energy and DRAM bytes are modelled from the rows the methods really read; "
+      "intervals are 90 %");
+  notes.push_back(
+      "open-loop replay: later queries come from dense decoding, so errors do not build up");
   notes.push_back("K and V count as " + options.kv_dtype +
                   " in bytes; errors are of the values as the trace stores them");
   for (const TraceInfo& trace : replay.traces) {
@@ -191,7 +161,8 @@ Json by_layer_json(const Replay& replay, const MethodRun& run) {
   return layers;
 }
 
-Json document_head(const std::string& schema, const Replay& replay, const DocumentOptions& options) {
+Json document_head(const std::string& schema, const Replay& replay,
+                   const DocumentOptions& options) {
   Json traces = Json::array();
   for (std::size_t i = 0; i < replay.traces.size(); ++i) {
     Json trace = json_of(replay.traces[i]);

@@ -15,7 +15,7 @@ namespace kvsim {
 struct DocumentOptions {
   std::string program_version;
   std::string program_commit;
-  std::string gpu;                    // preset name; empty: targets hold accelerators only
+  std::string gpu;  // preset name; empty: targets hold accelerators only
   std::string kv_dtype;
   std::optional<Llm> llm;
   std::vector<DefaultUsed> defaults;

@@ -10,23 +10,25 @@ namespace kvsim {
 
 /// What one query head of one step shows of a method.
 struct HeadFigures {
-  double relative_l2 = 0;   // |o - ô| / |o|, o dense in float64; 0 / 0 = 0, and 1 where only o is 0
-  double cosine = 0;        // of o and ô; 0 where either is 0
-  double mass_recall = 0;   // softmax mass of the rows whose V is read, over the mass of all rows
-  double k_rows = 0;        // distinct rows read
+  double relative_l2 = 0;  // |o - ô| / |o|, o dense in float64; 0 / 0 = 0, and 1 where only o is 0
+  double cosine = 0;       // of o and ô; 0 where either is 0
+  double mass_recall = 0;  // softmax mass of the rows whose V is read, over the mass of all rows
+  double k_rows = 0;       // distinct rows read
   double v_rows = 0;
   double draws = 0;
-  bool empty = false;       // selected nothing, so returned zeros
+  bool empty = false;  // selected nothing, so returned zeros
 };
 
 /// The truth of a group at a step, prepared once for all methods.
 class GroupTruth {
  public:
-  /// Throws RuntimeError if the attention is not finite, which NaN or infinity in Q, K or V makes it.
+  /// Throws RuntimeError if the attention is not finite, which NaN or infinity in Q, K or V makes
+  /// it.
   GroupTruth(const StepView& view, const std::string& where);
 
   /// `outputs` is what the method's attend gave, [group, v_head_dim].
-  HeadFigures compare(int head, const HeadSelection& selection, std::span<const float> outputs) const;
+  HeadFigures compare(int head, const HeadSelection& selection,
+                      std::span<const float> outputs) const;
 
  private:
   Float64Attention attention_;

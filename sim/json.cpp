@@ -100,7 +100,8 @@ Json traffic_json(const CostSum& sum) {
 
 Json ops_json(const CostSum& sum) {
   Json json;
-  for (std::size_t i = 0; i < kOps; ++i) json[std::string(kOpNames[i])] = finite(sum.mean(sum.ops[i]));
+  for (std::size_t i = 0; i < kOps; ++i)
+    json[std::string(kOpNames[i])] = finite(sum.mean(sum.ops[i]));
   return json;
 }
 

@@ -15,8 +15,8 @@ struct KvDtype {
   KvFormat format;
 };
 
-/// bf16, fp16, fp8, int8 (one scale per tensor, no bytes per row) or fp4 (NVFP4: one scale byte for 16
-/// elements). Throws UsageError.
+/// bf16, fp16, fp8, int8 (one scale per tensor, no bytes per row) or fp4 (NVFP4: one scale byte for
+/// 16 elements). Throws UsageError.
 KvDtype parse_kv_dtype(std::string_view word);
 
 /// The type a cache of this trace has in an engine: its own, but bf16 for a float32 trace, since no

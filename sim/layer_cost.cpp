@@ -48,8 +48,10 @@ std::vector<TargetCost> cost_on_targets(const CostStep& step, const Method& meth
     const Shape shape = shape_on(target, step.heads, {&step.context, 1}, step.prompt_tokens);
     const MemorySystem& memory = target.machine.memory;
     SelectionFootprint exact;
-    exact.k = exact_footprint(rows.k, step.cache_tokens, shape.k_row_bytes(), target.layout, memory);
-    exact.v = exact_footprint(rows.v, step.cache_tokens, shape.v_row_bytes(), target.layout, memory);
+    exact.k =
+        exact_footprint(rows.k, step.cache_tokens, shape.k_row_bytes(), target.layout, memory);
+    exact.v =
+        exact_footprint(rows.v, step.cache_tokens, shape.v_row_bytes(), target.layout, memory);
     const Work work =
         step_work(method.implementation(), shape, step.heads.latent, statistics, target);
     costs.push_back(
@@ -64,18 +66,19 @@ void add_costs(const std::vector<TargetCost>& costs, LayerCosts& sums) {
 }
 
 TargetFigures figures_of(const StepCost& cost) {
-  return {cost.traffic.requested_bytes, cost.traffic.sector_bytes, cost.traffic.dram_read_bytes,
-          cost.traffic.dram_write_bytes, cost.time.total_us, cost.energy.total_pj,
+  return {cost.traffic.requested_bytes,  cost.traffic.sector_bytes, cost.traffic.dram_read_bytes,
+          cost.traffic.dram_write_bytes, cost.time.total_us,        cost.energy.total_pj,
           cost.energy.datapath_pj};
 }
 
 /// One method, repeat and step: the record without its costs, and the rows that are to be costed.
-StepRecord record_of(std::span<const GroupFigures> groups, std::int64_t first_row, CacheRows& rows) {
+StepRecord record_of(std::span<const GroupFigures> groups, std::int64_t first_row,
+                     CacheRows& rows) {
   StepRecord record;
   for (const GroupFigures& group : groups) {
     record.heads.insert(record.heads.end(), group.heads.begin(), group.heads.end());
-    record.unions.push_back({static_cast<double>(group.k_rows.size()),
-                             static_cast<double>(group.v_rows.size())});
+    record.unions.push_back(
+        {static_cast<double>(group.k_rows.size()), static_cast<double>(group.v_rows.size())});
     record.statistics += group.statistics;
     rows.k.push_back(shifted(group.k_rows, first_row));
     rows.v.push_back(shifted(group.v_rows, first_row));

@@ -56,10 +56,11 @@ LayerReplay::LayerReplay(const LayerJob& job, const TraceLayer& layer, int threa
     });
     return;
   }
-  const auto tasks = static_cast<std::int64_t>(job.steps.size() * kv_heads_);
-  parallel_for(tasks, threads, [&](std::int64_t task) {
-    const auto head = static_cast<std::size_t>(task) % kv_heads_;
-    replay_group(static_cast<std::size_t>(task) / kv_heads_, static_cast<int>(head), states[head]);
+  // Steps of one KV head follow each other, so that its K and V stay in the cache.
+  const std::size_t steps = job.steps.size();
+  parallel_for(static_cast<std::int64_t>(steps * kv_heads_), threads, [&](std::int64_t task) {
+    const auto head = static_cast<std::size_t>(task) / steps;
+    replay_group(static_cast<std::size_t>(task) % steps, static_cast<int>(head), states[head]);
     done(1);
   });
 }
@@ -72,9 +73,10 @@ LayerReplay::States LayerReplay::prepare(int kv_head) const {
     for (std::size_t repeat = 0; repeat < repeats_; ++repeat) {
       states.push_back(method.method->prepare(prompt));
       if (states.back() && layer_.info.window > 0) {
-        fail<UsageError>("method '{}' keeps state, which layer {} of {} with its window of {} tokens "
-                         "does not support",
-                         method.name, layer_.info.layer, job_.trace, layer_.info.window);
+        fail<UsageError>(
+            "method '{}' keeps state, which layer {} of {} with its window of {} tokens "
+            "does not support",
+            method.name, layer_.info.layer, job_.trace, layer_.info.window);
       }
     }
   }
@@ -172,7 +174,8 @@ void LayerReplay::replay_head_in_order(int kv_head, States states,
   }
 }
 
-std::size_t LayerReplay::slot_index(std::size_t method, std::size_t repeat, std::size_t step) const {
+std::size_t LayerReplay::slot_index(std::size_t method, std::size_t repeat,
+                                    std::size_t step) const {
   return ((method * repeats_ + repeat) * job_.steps.size() + step) * kv_heads_;
 }
 

@@ -24,12 +24,12 @@ struct GroupFigures {
 
 /// What is replayed of a layer, apart from the layer itself.
 struct LayerJob {
-  std::string trace;                    // named in messages
+  std::string trace;  // named in messages
   std::int64_t prompt_tokens = 0;
-  std::uint32_t sequence = 0;           // index of the trace: independent random numbers
-  std::uint64_t seed = 0;               // of the first repeat
+  std::uint32_t sequence = 0;  // index of the trace: independent random numbers
+  std::uint64_t seed = 0;      // of the first repeat
   int repeats = 1;
-  std::vector<std::int64_t> steps;      // ascending
+  std::vector<std::int64_t> steps;  // ascending
   std::span<const NamedMethod> methods;
 };
 
@@ -39,8 +39,8 @@ Range visible_rows(const LayerInfo& info, std::int64_t prompt_tokens, std::int64
 std::int64_t visible_prompt(const LayerInfo& info, std::int64_t prompt_tokens);
 HeadShape head_shape(const LayerInfo& info);
 
-/// Replays one layer: every method, repeat, step and KV head. Results lie in slots of their own, so they
-/// do not depend on the number of threads.
+/// Replays one layer: every method, repeat, step and KV head. Results lie in slots of their own, so
+/// they do not depend on the number of threads.
 class LayerReplay {
  public:
   /// `done(n)` is called from any thread when n (step, KV head) pairs are finished.
@@ -72,8 +72,8 @@ class LayerReplay {
   std::size_t repeats_;
   std::size_t kv_heads_;
   bool any_scores_exactly_ = false;
-  std::vector<GroupFigures> slots_;            // [methods, repeats, steps, kv_heads]
-  std::vector<std::int64_t> state_bytes_;      // [methods]
+  std::vector<GroupFigures> slots_;        // [methods, repeats, steps, kv_heads]
+  std::vector<std::int64_t> state_bytes_;  // [methods]
 };
 
 }  // namespace kvsim

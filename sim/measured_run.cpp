@@ -48,7 +48,8 @@ MeasuredRun::MeasuredRun(const std::string& path)
 const Json* MeasuredRun::find(const NamedMethod& method) const {
   const Json params = json_of(method.parameters);
   for (const Json& candidate : document_.at("methods")) {
-    if (candidate.at("method") == method.name && candidate.at("params") == params) return &candidate;
+    if (candidate.at("method") == method.name && candidate.at("params") == params)
+      return &candidate;
   }
   return nullptr;
 }

@@ -2,64 +2,108 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
 namespace kvsim {
 namespace {
 
-std::vector<std::string> header(const Json& methods) {
-  std::vector<std::string> names{""};
-  for (const Json& method : methods) names.push_back(method.at("spec").get<std::string>());
-  return names;
+constexpr std::size_t kLineWidth = 110;
+constexpr double kPjPerUj = 1e6;
+
+/// Four significant digits without an exponent where that is readable.
+std::string four_digits(double value) {
+  const double size = std::abs(value);
+  if (size >= 1e4 && size < 1e7) return fmt::format("{:.0f}", value);
+  return fmt::format("{:.4g}", value);
 }
 
 }  // namespace
 
-std::string number_text(const Json& number, int digits) {
+std::string number_text(const Json& number, double unit) {
   if (number.is_null()) return "-";
-  if (number.is_number_integer()) return fmt::format("{}", number.get<std::int64_t>());
-  return fmt::format("{:.{}g}", number.get<double>(), digits);
+  if (number.is_number_integer() && unit == 1) return fmt::format("{}", number.get<std::int64_t>());
+  return four_digits(number.get<double>() / unit);
 }
 
-std::string interval_text(const Json& estimate, int digits) {
+std::string whole_text(const Json& number) { return fmt::format("{:.0f}", number.get<double>()); }
+
+std::string interval_text(const Json& estimate, double unit) {
   if (estimate.is_null()) return "-";
-  return fmt::format("{} [{}, {}]", number_text(estimate.at("value"), digits),
-                     number_text(estimate.at("low"), digits),
-                     number_text(estimate.at("high"), digits));
+  return fmt::format("{} [{}, {}]", number_text(estimate.at("value"), unit),
+                     number_text(estimate.at("low"), unit),
+                     number_text(estimate.at("high"), unit));
 }
 
-MethodTable::MethodTable(const Json& methods) : methods_(methods), table_(header(methods)) {}
+MethodTable::MethodTable(const Json& methods) : methods_(methods) {
+  std::vector<std::string> names{"", ""};
+  for (const Json& method : methods) names.push_back(method.at("spec").get<std::string>());
+  add_column(std::move(names));
+}
 
-void MethodTable::row(const std::string& name, const Cell& cell) {
-  std::vector<std::string> cells{name};
+void MethodTable::add_column(std::vector<std::string> cells) {
+  Column column{std::move(cells), 0};
+  for (const std::string& cell : column.cells) {
+    column.width = std::max(column.width, display_width(cell));
+  }
+  columns_.push_back(std::move(column));
+}
+
+void MethodTable::figure(const std::string& name, const Cell& cell) {
+  const std::size_t comma = name.rfind(", ");
+  std::vector<std::string> cells{name.substr(0, comma)};
+  cells.push_back(comma == std::string::npos ? "" : name.substr(comma + 2));
   for (const Json& method : methods_) cells.push_back(cell(method));
-  table_.add_row(std::move(cells));
+  add_column(std::move(cells));
 }
 
-void MethodTable::number(const std::string& name, const std::string& pointer, int digits) {
-  row(name, [&](const Json& method) {
-    return number_text(method.at(Json::json_pointer(pointer)), digits);
+void MethodTable::number(const std::string& name, const std::string& pointer, double unit) {
+  figure(name, [&](const Json& method) {
+    return number_text(method.at(Json::json_pointer(pointer)), unit);
   });
 }
 
-void MethodTable::interval(const std::string& name, const std::string& pointer) {
-  row(name, [&](const Json& method) {
-    return interval_text(method.at(Json::json_pointer(pointer)));
+void MethodTable::interval(const std::string& name, const std::string& pointer, double unit) {
+  figure(name, [&](const Json& method) {
+    return interval_text(method.at(Json::json_pointer(pointer)), unit);
   });
+}
+
+std::string MethodTable::text() const {
+  std::string text;
+  for (std::size_t first = 1; first < columns_.size();) {
+    std::vector<std::size_t> block{0};
+    std::size_t width = columns_[0].width;
+    while (first < columns_.size() &&
+           (block.size() == 1 || width + 2 + columns_[first].width <= kLineWidth)) {
+      width += 2 + columns_[first].width;
+      block.push_back(first++);
+    }
+    const auto line = [&](std::size_t row) {
+      std::vector<std::string> cells;
+      for (const std::size_t column : block) cells.push_back(columns_[column].cells[row]);
+      return cells;
+    };
+    Table table(line(0));
+    for (std::size_t row = 1; row < columns_[0].cells.size(); ++row) table.add_row(line(row));
+    text += (text.empty() ? "" : "\n") + table.text();
+  }
+  return text;
 }
 
 void MethodTable::accelerators() {
   if (methods_.empty()) return;
   const Json& first = methods_[0].at("accelerators");
   for (std::size_t i = 0; i < first.size(); ++i) {
-    const std::string name = fmt::format("{} at {} nm, {}", first[i].at("name").get<std::string>(),
-                                         number_text(first[i].at("node_nm")),
-                                         first[i].at("memory").get<std::string>());
+    const std::string name =
+        fmt::format("{} {} nm {}", first[i].at("name").get<std::string>(),
+                    number_text(first[i].at("node_nm")), first[i].at("memory").get<std::string>());
     const std::string base = fmt::format("/accelerators/{}", i);
-    interval(name + ": energy, pJ", base + "/total_pj");
-    interval(name + ": datapath only, pJ", base + "/datapath_pj");
-    interval(name + ": time, us", base + "/predicted_us");
+    interval(name + ", uJ", base + "/total_pj", kPjPerUj);
+    interval("its datapath, uJ", base + "/datapath_pj", kPjPerUj);
+    interval("its time, us", base + "/predicted_us");
   }
 }
 

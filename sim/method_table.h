@@ -2,13 +2,15 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "core/table.h"
 #include "sim/json.h"
 
 namespace kvsim {
 
-/// A table of a document's methods: one column each, one row per figure.
+/// A table of a document's methods: one line each, one column per figure, in blocks that fit a
+/// terminal. A figure's name is "what, unit": the unit stands in a second line of the head.
 class MethodTable {
  public:
   using Cell = std::function<std::string(const Json& method)>;
@@ -16,22 +18,31 @@ class MethodTable {
   /// `methods` is the document's list and must outlive the table.
   explicit MethodTable(const Json& methods);
 
-  void row(const std::string& name, const Cell& cell);
-  /// One number, or one estimate with its interval, at a JSON pointer ("/error/cosine_mean").
-  void number(const std::string& name, const std::string& pointer, int digits = 4);
-  void interval(const std::string& name, const std::string& pointer);
+  void figure(const std::string& name, const Cell& cell);
+  /// One number, or one estimate with its interval, at a JSON pointer ("/error/cosine_mean"), in
+  /// units of `unit` of the document's (1e6 shows pJ as uJ).
+  void number(const std::string& name, const std::string& pointer, double unit = 1);
+  void interval(const std::string& name, const std::string& pointer, double unit = 1);
   /// Energy, datapath energy and time of each accelerator.
   void accelerators();
-  std::string text() const { return table_.text(); }
+  std::string text() const;
 
  private:
+  struct Column {
+    std::vector<std::string> cells;  // two lines of head, then the methods
+    std::size_t width = 0;
+  };
+  void add_column(std::vector<std::string> cells);
+
   const Json& methods_;
-  Table table_;
+  std::vector<Column> columns_;  // the methods' names first
 };
 
 /// "12.9", or "-" for null.
-std::string number_text(const Json& number, int digits = 4);
+std::string number_text(const Json& number, double unit = 1);
+/// All digits before the point: "134217728".
+std::string whole_text(const Json& number);
 /// "12.9 [12.1, 13.9]", or "-" for null.
-std::string interval_text(const Json& estimate, int digits = 4);
+std::string interval_text(const Json& estimate, double unit = 1);
 
 }  // namespace kvsim

@@ -27,12 +27,13 @@ std::string stages_text(const Json& layer) {
     const std::string name = text_of(stage.at("stage"));
     for (const Json& access : stage.at("accesses")) {
       accesses.add_row({name, text_of(access.at("direction")) + " " + text_of(access.at("tensor")),
-                        number_text(access.at("row_bytes")), number_text(access.at("rows"), 8),
-                        number_text(access.at("requests"), 8), number_text(access.at("bytes"), 10)});
+                        number_text(access.at("row_bytes")), whole_text(access.at("rows")),
+                        whole_text(access.at("requests")),
+                        whole_text(access.at("bytes"))});
     }
     for (const Json& op : stage.at("ops")) {
       ops.add_row({name, text_of(op.at("phase")) + " " + text_of(op.at("op")),
-                   number_text(op.at("count"), 8)});
+                   whole_text(op.at("count"))});
     }
   }
   return accesses.text() + "\n" + ops.text();
@@ -41,19 +42,19 @@ std::string stages_text(const Json& layer) {
 }  // namespace
 
 std::string predict_report(const Json& document) {
-  std::string text = fmt::format("{} on {}: {} tokens, batch {}\n\n", text_of(document.at("llm")),
-                                 text_of(document.at("gpu_title")),
-                                 document.at("context").get<std::int64_t>(),
-                                 document.at("batch").get<std::int64_t>());
+  std::string text =
+      fmt::format("{} on {}: {} tokens, batch {}\n\n", text_of(document.at("llm")),
+                  text_of(document.at("gpu_title")), document.at("context").get<std::int64_t>(),
+                  document.at("batch").get<std::int64_t>());
   MethodTable table(document.at("methods"));
   table.interval("attention of all layers, us", "/attention_us");
   table.interval("attention per layer, us", "/time/predicted_us");
-  table.number("DRAM bytes per layer", "/traffic/dram_bytes", 10);
-  table.interval("GPU energy per layer, pJ", "/energy/total_pj");
+  table.number("DRAM per layer, kB", "/traffic/dram_bytes", 1e3);
+  table.interval("GPU energy per layer, uJ", "/energy/total_pj", 1e6);
   table.interval("decode step, us", "/decode_step/method_estimate_us");
   table.interval("decode step dense, us", "/decode_step/dense_estimate_us");
   table.interval("decode-step speedup", "/decode_step/speedup");
-  table.number("break-even context, tokens", "/decode_step/break_even_context");
+  table.number("break-even, tokens", "/decode_step/break_even_context");
   return text + table.text() + "\n" + notes_text(document);
 }
 
@@ -62,11 +63,11 @@ std::string explain_report(const Json& document) {
   for (const Json& method : document.at("methods")) {
     for (const Json& layer : method.at("layers")) {
       const Json& captured = layer.at("captured_layer");
-      text += fmt::format("\n{}: {} layers, window {}, statistics of {}\n",
-                          text_of(method.at("spec")), layer.at("llm_layers").get<int>(),
-                          layer.at("window").get<std::int64_t>(),
-                          captured.is_null() ? std::string("the method's bounds")
-                                             : fmt::format("layer {}", captured.get<int>()));
+      text +=
+          fmt::format("\n{}: {} layers, window {}, statistics of {}\n", text_of(method.at("spec")),
+                      layer.at("llm_layers").get<int>(), layer.at("window").get<std::int64_t>(),
+                      captured.is_null() ? std::string("the method's bounds")
+                                         : fmt::format("layer {}", captured.get<int>()));
       text += stages_text(layer) + "\n" + terms_text(layer);
     }
   }
@@ -81,12 +82,12 @@ std::string energy_report(const Json& document) {
   for (std::size_t i = 0; i < first.size(); ++i) {
     const std::string name = text_of(first[i].at("name"));
     const std::string base = fmt::format("/accelerators/{}", i);
-    table.interval(name + ": whole, pJ", base + "/total_pj");
-    table.number(name + ": whole / dense", base + "/total_share_of_dense");
-    table.interval(name + ": datapath, pJ", base + "/datapath_pj");
-    table.number(name + ": datapath / dense", base + "/datapath_share_of_dense");
-    table.interval(name + ": time, us", base + "/predicted_us");
-    table.interval(name + ": area, mm2", base + "/area_mm2");
+    table.interval(name + ", uJ", base + "/total_pj", 1e6);
+    table.number("of dense", base + "/total_share_of_dense");
+    table.interval("its datapath, uJ", base + "/datapath_pj", 1e6);
+    table.number("of dense", base + "/datapath_share_of_dense");
+    table.interval("its time, us", base + "/predicted_us");
+    table.interval("its area, mm2", base + "/area_mm2");
   }
   for (const Json& method : methods) {
     for (const Json& accelerator : method.at("accelerators")) {
@@ -96,15 +97,15 @@ std::string energy_report(const Json& document) {
                       number_text(item.at("low_pj")), number_text(item.at("high_pj")),
                       text_of(item.at("source")), item.at("datapath").get<bool>() ? "yes" : "no"});
       }
-      items += fmt::format("\n{} on {} ({} nm, {}, {} bit)\n", text_of(method.at("spec")),
-                           text_of(accelerator.at("name")), number_text(accelerator.at("node_nm")),
-                           text_of(accelerator.at("memory")),
-                           accelerator.at("element_bits").get<int>());
+      items +=
+          fmt::format("\n{} on {} ({} nm, {}, {} bit)\n", text_of(method.at("spec")),
+                      text_of(accelerator.at("name")), number_text(accelerator.at("node_nm")),
+                      text_of(accelerator.at("memory")), accelerator.at("element_bits").get<int>());
       items += list.text();
     }
   }
-  return "per layer and step, means; [low, high] = 90 % interval\n\n" + table.text() + items + "\n" +
-         notes_text(document);
+  return "per layer and step, means; [low, high] = 90 % interval\n\n" + table.text() + items +
+         "\n" + notes_text(document);
 }
 
 }  // namespace kvsim

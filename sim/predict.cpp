@@ -11,7 +11,7 @@ namespace {
 
 /// All layers of the LLM under one method: sums over layers of what one step costs.
 struct WholeModel {
-  CostSum sum;                       // one addition per layer
+  CostSum sum;                                        // one addition per layer
   Estimate attention_us = exactly(0, Source::kSpec);  // with the bounds' width, unlike sum.us
   Estimate total_pj = exactly(0, Source::kSpec);
   Json layers = Json::array();
@@ -54,62 +54,43 @@ WholeModel predict_model(const Serving& serving, const Method& method,
   return model;
 }
 
-Json break_even_json(const DecodeStudy& study, const std::string& method) {
-  const auto first = break_even_context(study);
-  if (first) return {{"break_even_context", *first}};
-  return {{"break_even_context", nullptr},
-          {"break_even_context_reason",
-           method == "dense" ? "dense is the baseline"
-                             : "its predicted attention beats dense at no context up to 1048576 tokens"}};
-}
-
-Json decode_json(const DecodeStudy& study, std::int64_t context, const std::string& method) {
-  const DecodeStep step = study_step(study, context, false);
-  Json json{{"dense_us", finite(step.dense_us.value)},
-            {"method_us", finite(step.method_us.value)},
-            {"speedup", json_of(step.speedup)},
-            {"dense_estimate_us", json_of(step.dense_us)},
-            {"method_estimate_us", json_of(step.method_us)},
-            {"weights_us", json_of(step.weights_us)},
-            {"attention_share", finite(step.attention_share)}};
-  json.update(break_even_json(study, method));
-  json["curve"] = speedup_curve(study);
-  return json;
-}
-
 Json method_json(const PredictOptions& options, const std::string& spec, const NamedMethod& dense) {
   const NamedMethod method = make_method(spec);
   const Serving serving{options.llm, options.target, static_cast<double>(options.batch)};
-  const std::vector<MeasuredLayer> measured =
-      options.statistics ? options.statistics->layers_if_needed(method) : std::vector<MeasuredLayer>{};
+  const std::vector<MeasuredLayer> measured = options.statistics
+                                                  ? options.statistics->layers_if_needed(method)
+                                                  : std::vector<MeasuredLayer>{};
   const WholeModel model = predict_model(serving, *method.method, measured, options.context);
   const double layers = options.llm.layers;
-  const DecodeStudy study{serving, *dense.method, *method.method, {}, measured};
-  return {{"method", method.name},
-          {"spec", spec},
-          {"params", json_of(method.parameters)},
-          {"attention_us", json_of(model.attention_us)},
-          {"traffic", traffic_json(model.sum)},
-          {"ops", ops_json(model.sum)},
-          {"time",
-           {{"predicted_us", json_of(model.attention_us * (1 / layers))},
-            {"terms", terms_json(model.sum)}}},
-          {"energy",
-           {{"total_pj", json_of(model.total_pj * (1 / layers))}, {"items", items_json(model.sum)}}},
-          {"decode_step", decode_json(study, options.context, method.name)},
-          {"layers", model.layers}};
+  const DecodeStudy study{serving, dense, method, {}, measured};
+  return {
+      {"method", method.name},
+      {"spec", spec},
+      {"params", json_of(method.parameters)},
+      {"attention_us", json_of(model.attention_us)},
+      {"traffic", traffic_json(model.sum)},
+      {"ops", ops_json(model.sum)},
+      {"time",
+       {{"predicted_us", json_of(model.attention_us * (1 / layers))},
+        {"terms", terms_json(model.sum)}}},
+      {"energy",
+       {{"total_pj", json_of(model.total_pj * (1 / layers))}, {"items", items_json(model.sum)}}},
+      {"decode_step", decode_step_json(study, options.context, false)},
+      {"layers", model.layers}};
 }
 
 std::vector<std::string> notes(const PredictOptions& options) {
   std::vector<std::string> result = options.llm.notes;
   result.push_back("traffic, time, ops and energy are means per layer, whole batch");
   if (options.statistics) {
-    result.push_back("row counts are carried over from " + options.statistics->path() +
-                     ": their place between the least and the most the method can read is held; beyond "
-                     "the measured context low and high are those bounds");
+    result.push_back(
+        "row counts are carried over from " + options.statistics->path() +
+        ": their place between the least and the most the method can read is held; beyond "
+        "the measured context low and high are those bounds");
   } else {
-    result.push_back("no --stats: low and high are the least and the most the method can read, value "
-                     "is the most");
+    result.push_back(
+        "no --stats: low and high are the least and the most the method can read, value "
+        "is the most");
   }
   if (options.llm.max_context > 0 && options.context > options.llm.max_context) {
     result.push_back(fmt::format("{} says it handles at most {} tokens", options.llm.name,
@@ -130,7 +111,8 @@ Json stage_json(const Stage& stage) {
   }
   Json ops = Json::array();
   for (const OpCount& op : stage.ops) {
-    ops.push_back({{"op", to_string(op.op)}, {"phase", to_string(op.phase)}, {"count", finite(op.count)}});
+    ops.push_back(
+        {{"op", to_string(op.op)}, {"phase", to_string(op.phase)}, {"count", finite(op.count)}});
   }
   return {{"stage", stage.name},
           {"before", to_string(stage.before)},
@@ -172,7 +154,8 @@ Json predict_document(const PredictOptions& options) {
   document["notes"] = notes(options);
   const NamedMethod dense = make_method("dense");
   Json methods = Json::array();
-  for (const std::string& spec : options.methods) methods.push_back(method_json(options, spec, dense));
+  for (const std::string& spec : options.methods)
+    methods.push_back(method_json(options, spec, dense));
   document["methods"] = std::move(methods);
   return document;
 }

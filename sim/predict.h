@@ -15,14 +15,14 @@ namespace kvsim {
 struct PredictOptions {
   std::string program_version;
   std::string program_commit;
-  std::vector<std::string> methods;        // specs
+  std::vector<std::string> methods;  // specs
   Llm llm;
   std::string gpu;
   Target target;
   std::string kv_dtype;
   std::int64_t context = 0;
   std::int64_t batch = 1;
-  std::optional<MeasuredRun> statistics;   // none: bounds
+  std::optional<MeasuredRun> statistics;  // none: bounds
   std::vector<DefaultUsed> defaults;
 };
 

@@ -32,7 +32,8 @@ Plan plan_trace(const TraceInfo& info, const ReplayOptions& options) {
   std::iota(steps.begin(), steps.end(), std::int64_t{0});
   const Plan plan{options.layers.pick(layers, info.path), options.steps.pick(steps, info.path)};
   if (plan.layers.empty() || plan.steps.empty()) {
-    fail<RuntimeError>("{}: no {} to replay", info.path, plan.layers.empty() ? "layers" : "decode steps");
+    fail<RuntimeError>("{}: no {} to replay", info.path,
+                       plan.layers.empty() ? "layers" : "decode steps");
   }
   return plan;
 }
@@ -43,10 +44,11 @@ void check_same_shape(const Replay& result, const TraceInfo& trace, const LayerI
   if (found == result.layer_infos.end()) return;
   const LayerInfo& first = found->second;
   if (head_shape(first) == head_shape(info) && first.window == info.window) return;
-  fail<RuntimeError>("{}: layer {} has {}/{} heads of size {}, but {} has {}/{} of size {}: replay "
-                     "traces of different models one by one",
-                     trace.path, info.layer, info.q_heads, info.kv_heads, info.head_dim,
-                     result.traces.front().path, first.q_heads, first.kv_heads, first.head_dim);
+  fail<RuntimeError>(
+      "{}: layer {} has {}/{} heads of size {}, but {} has {}/{} of size {}: replay "
+      "traces of different models one by one",
+      trace.path, info.layer, info.q_heads, info.kv_heads, info.head_dim,
+      result.traces.front().path, first.q_heads, first.kv_heads, first.head_dim);
 }
 
 double stored_bytes(const LayerJob& job, const LayerInfo& info) {
@@ -62,7 +64,8 @@ double stored_bytes(const LayerJob& job, const LayerInfo& info) {
 std::int64_t group_steps(const TraceInfo& info, const Plan& plan) {
   std::int64_t heads = 0;
   for (const LayerInfo& layer : info.layers) {
-    for (const std::int64_t picked : plan.layers) heads += picked == layer.layer ? layer.kv_heads : 0;
+    for (const std::int64_t picked : plan.layers)
+      heads += picked == layer.layer ? layer.kv_heads : 0;
   }
   return heads * static_cast<std::int64_t>(plan.steps.size());
 }
@@ -73,7 +76,8 @@ void add_prepare(const LayerJob& job, const LayerInfo& info, const LayerReplay& 
     const auto state_bytes = static_cast<double>(replayed.state_bytes(method));
     result.runs[method].state_bytes += state_bytes;
     if (state_bytes == 0) continue;
-    const Shape shape = shape_on(target, head_shape(info), {&job.prompt_tokens, 1}, job.prompt_tokens);
+    const Shape shape =
+        shape_on(target, head_shape(info), {&job.prompt_tokens, 1}, job.prompt_tokens);
     result.runs[method].prepare_bytes += dense_bytes(shape, head_shape(info).latent);
   }
 }
@@ -118,11 +122,26 @@ void replay_trace(const TraceReader& reader, std::size_t sequence, const ReplayO
 
 }  // namespace
 
+CostSum total_of(const std::map<int, LayerCosts>& layers, std::size_t target) {
+  CostSum total;
+  for (const auto& [layer, costs] : layers) total.add(costs[target]);
+  return total;
+}
+
 Replay replay(ReplayOptions options) {
   KVSIM_CHECK(!options.targets.empty());
-  Replay result{.traces = {}, .layers = {}, .steps = {}, .layer_infos = {}, .seed = options.seed,
-                .repeats = options.repeats, .targets = std::move(options.targets), .specs = options.methods, .methods = {},
-                .runs = {}, .dense = make_method("dense"), .dense_layers = {}};
+  Replay result{.traces = {},
+                .layers = {},
+                .steps = {},
+                .layer_infos = {},
+                .seed = options.seed,
+                .repeats = options.repeats,
+                .targets = std::move(options.targets),
+                .specs = options.methods,
+                .methods = {},
+                .runs = {},
+                .dense = make_method("dense"),
+                .dense_layers = {}};
   for (const std::string& spec : options.methods) result.methods.push_back(make_method(spec));
   result.runs.resize(result.methods.size());
   std::vector<TraceReader> readers;

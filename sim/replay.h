@@ -20,7 +20,7 @@ struct ReplayOptions {
   IndexList layers;
   IndexList steps;
   std::uint64_t seed = 0;
-  int repeats = 1;                   // seeds seed … seed + repeats - 1, pooled
+  int repeats = 1;  // seeds seed … seed + repeats - 1, pooled
   int threads = 1;
   std::vector<Target> targets;
 };
@@ -47,23 +47,25 @@ struct StepRecord {
   std::uint64_t seed = 0;
   int layer = 0;
   std::int64_t step = 0;
-  double context = 0;                  // rows the step sees
-  double k_row_bytes = 0;              // as stored for the first target
-  std::vector<HeadFigures> heads;      // [q_heads]
-  std::vector<UnionFigures> unions;    // [kv_heads]
-  Statistics statistics;               // sums over heads
+  double context = 0;                // rows the step sees
+  double k_row_bytes = 0;            // as stored for the first target
+  std::vector<HeadFigures> heads;    // [q_heads]
+  std::vector<UnionFigures> unions;  // [kv_heads]
+  Statistics statistics;             // sums over heads
   std::vector<TargetFigures> targets;
 };
 
 /// Costs of one layer per target, summed over sequences, seeds and steps.
 using LayerCosts = std::vector<CostSum>;
+/// Of all layers on one target.
+CostSum total_of(const std::map<int, LayerCosts>& layers, std::size_t target);
 
 /// One method over everything replayed.
 struct MethodRun {
-  std::vector<StepRecord> records;      // by sequence, layer, seed, step
-  std::map<int, LayerCosts> layers;     // by layer
-  double prepare_bytes = 0;             // prompt K and V read to build states, mean per layer
-  double state_bytes = 0;               // mean per layer
+  std::vector<StepRecord> records;   // by sequence, layer, seed, step
+  std::map<int, LayerCosts> layers;  // by layer
+  double prepare_bytes = 0;          // prompt K and V read to build states, mean per layer
+  double state_bytes = 0;            // mean per layer
 };
 
 struct Replay {
@@ -74,10 +76,10 @@ struct Replay {
   std::uint64_t seed = 0;
   int repeats = 1;
   std::vector<Target> targets;
-  std::vector<std::string> specs;                 // of the methods, as typed
+  std::vector<std::string> specs;  // of the methods, as typed
   std::vector<NamedMethod> methods;
-  std::vector<MethodRun> runs;                    // [methods]
-  NamedMethod dense;                              // the baseline, costed even if nobody asked for it
+  std::vector<MethodRun> runs;  // [methods]
+  NamedMethod dense;            // the baseline, costed even if nobody asked for it
   std::map<int, LayerCosts> dense_layers;
   double stored_bytes = 0;  // K + V that dense attention reads from the trace over all steps, once
 };

@@ -11,11 +11,11 @@ namespace kvsim {
 namespace {
 
 void add_decode_step(MethodTable& table) {
-  table.row("decode-step speedup", [](const Json& method) {
+  table.figure("decode-step speedup", [](const Json& method) {
     const Json& step = method.at("decode_step");
     return step.is_null() ? "-" : interval_text(step.at("speedup"));
   });
-  table.row("break-even context, tokens", [](const Json& method) {
+  table.figure("break-even, tokens", [](const Json& method) {
     const Json& step = method.at("decode_step");
     if (step.is_null() || step.at("break_even_context").is_null()) return std::string("-");
     return fmt::format("{}", step.at("break_even_context").get<std::int64_t>());
@@ -50,7 +50,8 @@ std::string title(const Json& document) {
       trace.at("synthetic").get<bool>() ? " (synthetic)" : "",
       trace.at("prompt_tokens").get<std::int64_t>(), trace.at("replayed_steps").size(),
       trace.at("replayed_layers").size());
-  if (document.contains("traces")) text += fmt::format("; {} traces pooled", document["traces"].size());
+  if (document.contains("traces"))
+    text += fmt::format("; {} traces pooled", document["traces"].size());
   if (!document.at("gpu").is_null()) {
     text += fmt::format("; {}", document.at("gpu_title").get<std::string>());
   }
@@ -65,9 +66,9 @@ std::string notes_text(const Json& document) {
   for (const std::string& line : reasons(document)) text += "- " + line + "\n";
   std::string defaults;
   for (const Json& item : document.at("defaults")) {
-    defaults += fmt::format("{}{} {}", defaults.empty() ? "" : ", ",
-                            item.at("option").get<std::string>(),
-                            item.at("value").get<std::string>());
+    defaults +=
+        fmt::format("{}{} {}", defaults.empty() ? "" : ", ", item.at("option").get<std::string>(),
+                    item.at("value").get<std::string>());
   }
   if (!defaults.empty()) text += "- defaults that decided: " + defaults + "\n";
   return text;
@@ -76,20 +77,18 @@ std::string notes_text(const Json& document) {
 std::string replay_report(const Json& document) {
   const Json& methods = document.at("methods");
   MethodTable table(methods);
-  table.number("V rows per query head", "/selection/rows_per_head_mean");
-  table.number("V rows per KV head (union)", "/selection/union_rows_mean");
-  table.number("union fraction of the context", "/selection/union_fraction");
-  table.number("GQA amplification", "/selection/gqa_amplification");
-  table.number("softmax mass of the rows", "/selection/mass_recall_mean");
-  table.number("output error, relative L2 mean", "/error/relative_l2/mean");
-  table.number("output error, p95", "/error/relative_l2/p95");
-  table.row("DRAM bytes", [](const Json& method) {
-    return fmt::format("{:.0f}", method.at("traffic").at("dram_bytes").get<double>());
-  });
-  table.number("DRAM bytes / dense", "/traffic/dram_share_of_dense");
-  table.interval("GPU time predicted, us", "/time/predicted_us");
-  table.interval("GPU energy, pJ", "/energy/total_pj");
-  table.interval("GPU energy, datapath only, pJ", "/energy/datapath_pj");
+  table.number("V rows/head", "/selection/rows_per_head_mean");
+  table.number("union rows", "/selection/union_rows_mean");
+  table.number("of context", "/selection/union_fraction");
+  table.number("GQA ampl.", "/selection/gqa_amplification");
+  table.number("mass", "/selection/mass_recall_mean");
+  table.number("error, mean", "/error/relative_l2/mean");
+  table.number("rel. L2, p95", "/error/relative_l2/p95");
+  table.number("DRAM, kB", "/traffic/dram_bytes", 1e3);
+  table.number("of dense", "/traffic/dram_share_of_dense");
+  table.interval("GPU time, us", "/time/predicted_us");
+  table.interval("GPU energy, uJ", "/energy/total_pj", 1e6);
+  table.interval("its datapath, uJ", "/energy/datapath_pj", 1e6);
   table.accelerators();
   add_decode_step(table);
   return title(document) + table.text() + "\n" + notes_text(document);

@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// The documents as tables for people: every number comes from the JSON, methods are the columns,
+/// The documents as tables for people: every number comes from the JSON, methods are the lines,
 /// notes and the defaults that decided follow below.
 std::string replay_report(const Json& document);
 std::string predict_report(const Json& document);

@@ -64,9 +64,9 @@ void write_heads(hdf5::File& file, const std::string& group, const MethodRun& ru
   Columns columns(file, group + "/heads");
   const auto count = [](const StepRecord& record) { return record.heads.size(); };
   write_keys(columns, run, count);
-  columns.write("head", "index", flatten<std::int64_t>(run, count, [](const StepRecord&, std::size_t i) {
-                  return i;
-                }));
+  columns.write(
+      "head", "index",
+      flatten<std::int64_t>(run, count, [](const StepRecord&, std::size_t i) { return i; }));
   const auto write = [&](std::string_view name, std::string_view unit, auto field) {
     columns.write(name, unit, flatten<double>(run, count, [&](const StepRecord& r, std::size_t i) {
                     return static_cast<double>(r.heads[i].*field);
@@ -85,10 +85,12 @@ void write_kv_heads(hdf5::File& file, const std::string& group, const MethodRun&
   Columns columns(file, group + "/kv_heads");
   const auto count = [](const StepRecord& record) { return record.unions.size(); };
   write_keys(columns, run, count);
-  columns.write("kv_head", "index",
-                flatten<std::int64_t>(run, count, [](const StepRecord&, std::size_t i) { return i; }));
+  columns.write(
+      "kv_head", "index",
+      flatten<std::int64_t>(run, count, [](const StepRecord&, std::size_t i) { return i; }));
   const auto write = [&](std::string_view name, auto field) {
-    columns.write(name, "rows", flatten<double>(run, count, [&](const StepRecord& r, std::size_t i) {
+    columns.write(name, "rows",
+                  flatten<double>(run, count, [&](const StepRecord& r, std::size_t i) {
                     return r.unions[i].*field;
                   }));
   };
@@ -118,7 +120,8 @@ void write_target(hdf5::File& file, const std::string& group, const MethodRun& r
                   std::size_t target) {
   Columns columns(file, group);
   const auto write = [&](const std::string& name, std::string_view unit, auto value) {
-    columns.write(name, unit, flatten<double>(run, one_per_record, [&](const StepRecord& r, std::size_t) {
+    columns.write(name, unit,
+                  flatten<double>(run, one_per_record, [&](const StepRecord& r, std::size_t) {
                     return value(r.targets[target]);
                   }));
   };
@@ -132,7 +135,8 @@ void write_target(hdf5::File& file, const std::string& group, const MethodRun& r
   const auto estimate = [&](const std::string& name, std::string_view unit, auto field) {
     write(name, unit, [&](const TargetFigures& figures) { return (figures.*field).value; });
     write(name + "_low", unit, [&](const TargetFigures& figures) { return (figures.*field).low; });
-    write(name + "_high", unit, [&](const TargetFigures& figures) { return (figures.*field).high; });
+    write(name + "_high", unit,
+          [&](const TargetFigures& figures) { return (figures.*field).high; });
   };
   estimate("predicted_us", "us", &TargetFigures::us);
   estimate("total_pj", "pJ", &TargetFigures::total_pj);
@@ -150,8 +154,8 @@ void write_method(hdf5::File& file, const Replay& replay, std::size_t index) {
   write_kv_heads(file, group, run);
   write_steps(file, group, run);
   for (std::size_t target = 0; target < replay.targets.size(); ++target) {
-    write_target(file, fmt::format("{}/targets/{}", group, replay.targets[target].machine.name), run,
-                 target);
+    write_target(file, fmt::format("{}/targets/{}", group, replay.targets[target].machine.name),
+                 run, target);
   }
 }
 
@@ -171,7 +175,8 @@ void write_results(OutputFile output, const Replay& replay, const Json& document
 Json read_document(const std::string& path, const std::string& schema) {
   const hdf5::File file = hdf5::File::open(path);
   if (!file.has_attribute("/", "format") || file.string_attribute("/", "format") != kFormat) {
-    fail<RuntimeError>("{}: no run file of kvsim replay (attribute format is not {})", path, kFormat);
+    fail<RuntimeError>("{}: no run file of kvsim replay (attribute format is not {})", path,
+                       kFormat);
   }
   if (const auto version = file.int_attribute("/", "version"); version != kVersion) {
     fail<RuntimeError>("{}: run file version {}, expected {}", path, version, kVersion);

@@ -8,11 +8,12 @@
 
 namespace kvsim {
 
-/// Writes a run file (docs/formats.md): every figure by sequence, seed, layer, step and head, and the
-/// JSON document as the string dataset /document. Commits `output`.
+/// Writes a run file (docs/formats.md): every figure by sequence, seed, layer, step and head, and
+/// the JSON document as the string dataset /document. Commits `output`.
 void write_results(OutputFile output, const Replay& replay, const Json& document);
 
-/// The JSON document of a run file. Throws RuntimeError if it is none, or not of the schema expected.
+/// The JSON document of a run file. Throws RuntimeError if it is none, or not of the schema
+/// expected.
 Json read_document(const std::string& path, const std::string& schema);
 
 }  // namespace kvsim

@@ -41,8 +41,8 @@ struct Sums {
   double kv_heads = 0;
   double k_rows = 0;
   double v_rows = 0;
-  double context_rows = 0;    // Σ n over KV heads
-  double routing_rows = 0;    // bytes of state read, in key vectors
+  double context_rows = 0;  // Σ n over KV heads
+  double routing_rows = 0;  // bytes of state read, in key vectors
 };
 
 Sums sum_records(std::span<const StepRecord* const> records) {

@@ -20,11 +20,11 @@ struct ErrorSummary {
 struct SelectionSummary {
   double rows_per_head_mean = 0;
   double union_rows_mean = 0;
-  double union_fraction = 0;       // union rows / rows of the context
-  double gqa_amplification = 0;    // per-head sum / union
+  double union_fraction = 0;     // union rows / rows of the context
+  double gqa_amplification = 0;  // per-head sum / union
   double mass_recall_mean = 0;
   double draws_per_head_mean = 0;
-  double k_union_fraction = 0;     // the same share for K
+  double k_union_fraction = 0;  // the same share for K
 };
 
 struct RunSummary {
@@ -33,10 +33,11 @@ struct RunSummary {
   double logical_access_fraction = 0;  // (K + V + routing vectors) / 2n, the papers' counter
   std::int64_t empty_heads = 0;
   double context_mean = 0;
-  Statistics statistics;               // means per layer and step
+  Statistics statistics;  // means per layer and step
 };
 
-/// Smallest value that at least `percent` % of the values do not exceed. `values` must not be empty.
+/// Smallest value that at least `percent` % of the values do not exceed. `values` must not be
+/// empty.
 double nearest_rank(std::span<const double> sorted, double percent);
 
 RunSummary summarize(std::span<const StepRecord* const> records);

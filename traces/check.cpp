@@ -94,16 +94,15 @@ class Plausibility {
     }
     const double repeated = repeated_share(tensor);
     if (repeated > 0.01) {
-      warn(name, fmt::format("{:.1f} % of the rows repeat the row before (padding?)",
-                             100 * repeated));
+      warn(name,
+           fmt::format("{:.1f} % of the rows repeat the row before (padding?)", 100 * repeated));
     }
   }
 
   void check_attention() {
     StatisticsOptions options;
     options.max_steps = 4;
-    const LayerStatistics measured =
-        attention_statistics(layer_, trace_.prompt_tokens, options);
+    const LayerStatistics measured = attention_statistics(layer_, trace_.prompt_tokens, options);
     const LayerInfo& info = layer_.info;
     const std::int64_t least = trace_.prompt_tokens + 1;  // what the first step sees
     const auto visible =
@@ -129,9 +128,10 @@ class Plausibility {
     constexpr double kTolerated = 0.01;  // stored outputs of real captures miss by 0.003 at most
     const auto error = output_error(layer_, trace_.prompt_tokens);
     if (error && *error > kTolerated) {
-      warn("o", fmt::format("differs from the attention of q, k and v by up to {:.3g} (relative L2), "
-                            "expected at most {}",
-                            *error, kTolerated));
+      warn("o",
+           fmt::format("differs from the attention of q, k and v by up to {:.3g} (relative L2), "
+                       "expected at most {}",
+                       *error, kTolerated));
     }
   }
 
@@ -220,9 +220,9 @@ std::optional<double> output_error(const TraceLayer& layer, std::int64_t prompt_
 }
 
 std::string summarize(const TraceInfo& info) {
-  std::string text = fmt::format("{}, {} layer{}, {} + {} tokens", info.model, info.layers.size(),
-                                 info.layers.size() == 1 ? "" : "s", info.prompt_tokens,
-                                 info.decode_steps);
+  std::string text =
+      fmt::format("{}, {} layer{}, {} + {} tokens", info.model, info.layers.size(),
+                  info.layers.size() == 1 ? "" : "s", info.prompt_tokens, info.decode_steps);
   if (info.layers.empty()) return text;
   const LayerInfo& layer = info.layers.front();
   text += fmt::format(", {}/{} heads of {}", layer.q_heads, layer.kv_heads, layer.head_dim);

@@ -52,7 +52,8 @@ TraceReport describe_trace(const std::string& path, const StatisticsOptions& opt
 /// "SmolLM2-135M-Instruct, 5 layers, 2048 + 16 tokens, 9/3 heads of 64, bfloat16".
 std::string summarize(const TraceInfo& info);
 
-/// Largest relative L2 distance over heads and steps between `layer.output` and attention in float64.
+/// Largest relative L2 distance over heads and steps between `layer.output` and attention in
+/// float64.
 std::optional<double> output_error(const TraceLayer& layer, std::int64_t prompt_tokens);
 
 }  // namespace kvsim

@@ -24,15 +24,18 @@ using nlohmann::json;
 class Workload {
  public:
   Workload(std::string where, const std::string& file, json line)
-      : where_(std::move(where)), folder_(fs::absolute(file).parent_path()), line_(std::move(line)) {
+      : where_(std::move(where)),
+        folder_(fs::absolute(file).parent_path()),
+        line_(std::move(line)) {
     const bool complete = line_.is_object() && line_.contains("definition") &&
                           line_["definition"].is_string() && line_.contains("workload") &&
                           line_["workload"].is_object() && line_["workload"].contains("inputs") &&
                           line_["workload"]["inputs"].is_object();
     if (!complete) {
-      fail<RuntimeError>("{}: expected an object with 'definition' and 'workload', the latter with "
-                         "'inputs'",
-                         where_);
+      fail<RuntimeError>(
+          "{}: expected an object with 'definition' and 'workload', the latter with "
+          "'inputs'",
+          where_);
     }
   }
 
@@ -58,13 +61,14 @@ class Workload {
                           found["path"].is_string() && found.contains("tensor_key") &&
                           found["tensor_key"].is_string();
     if (!complete) {
-      fail<RuntimeError>("{}: input '{}': type is '{}', expected safetensors with path and tensor_key",
-                         where_, input, type);
+      fail<RuntimeError>(
+          "{}: input '{}': type is '{}', expected safetensors with path and tensor_key", where_,
+          input, type);
     }
     for (const char* key : {"stride", "strides", "storage_offset"}) {
       if (found.contains(key)) {
-        fail<RuntimeError>("{}: input '{}' has '{}': only contiguous tensors can be imported", where_,
-                           input, key);
+        fail<RuntimeError>("{}: input '{}' has '{}': only contiguous tensors can be imported",
+                           where_, input, key);
       }
     }
     Tensor tensor{open(found["path"].get<std::string>()), found["tensor_key"].get<std::string>()};
@@ -128,7 +132,8 @@ class Workload {
       if (fs::exists(found, ignored) || folder == folder.parent_path()) break;
     }
     if (!fs::exists(found, ignored)) {
-      fail<RuntimeError>("{}: '{}' is not found in the folder of the file or above it", where_, path);
+      fail<RuntimeError>("{}: '{}' is not found in the folder of the file or above it", where_,
+                         path);
     }
     files_.emplace_back(path, std::make_shared<SafetensorsFile>(found.string()));
     return files_.back().second;
@@ -212,9 +217,10 @@ PageTable read_page_table(Workload& workload, std::int64_t batch, std::int64_t s
                        std::is_sorted(starts.begin(), starts.end()) && starts.front() >= 0 &&
                        starts.back() <= count;
   if (!ordered) {
-    fail<RuntimeError>("{}: kv_indptr: expected {} ascending values from 0 to {} (the length of "
-                       "kv_indices)",
-                       workload.where(), batch + 1, count);
+    fail<RuntimeError>(
+        "{}: kv_indptr: expected {} ascending values from 0 to {} (the length of "
+        "kv_indices)",
+        workload.where(), batch + 1, count);
   }
   const auto at = static_cast<std::size_t>(sequence);
   PageTable table;
@@ -232,19 +238,19 @@ PageTable read_page_table(Workload& workload, std::int64_t batch, std::int64_t s
     last = at < lengths.size() ? lengths[at] : 0;
   }
   if (last < 1 || last > page_size) {
-    fail<RuntimeError>("{}: kv_last_page_len: {} for sequence {}, expected 1 to {}", workload.where(),
-                       last, sequence, page_size);
+    fail<RuntimeError>("{}: kv_last_page_len: {} for sequence {}, expected 1 to {}",
+                       workload.where(), last, sequence, page_size);
   }
   table.tokens = (static_cast<std::int64_t>(table.pages.size()) - 1) * page_size + last;
   if (table.tokens < 2) {
-    fail<RuntimeError>("{}: sequence {} has {} cached tokens, expected at least 2", workload.where(),
-                       sequence, std::max<std::int64_t>(table.tokens, 0));
+    fail<RuntimeError>("{}: sequence {} has {} cached tokens, expected at least 2",
+                       workload.where(), sequence, std::max<std::int64_t>(table.tokens, 0));
   }
   return table;
 }
 
-/// Copies the request's rows of a cache [pages, page_size, (heads,) dim] to columns [column, column +
-/// dim) of `out` [heads, tokens, width].
+/// Copies the request's rows of a cache [pages, page_size, (heads,) dim] to columns [column, column
+/// + dim) of `out` [heads, tokens, width].
 void gather(const Workload::Tensor& cache, const PageTable& table, std::int64_t column,
             HostTensor& out) {
   const std::vector<std::int64_t>& shape = cache.entry().shape;
@@ -321,8 +327,8 @@ Workload::Tensor checked_tensor(Workload& workload, const char* input, std::size
   }
   const ElementType found = tensor.file->element_type(tensor.key);
   if (type && *type != found) {
-    fail<RuntimeError>("{}: input '{}' is {}, expected {} as the other part", workload.where(), input,
-                       to_string(found), to_string(*type));
+    fail<RuntimeError>("{}: input '{}' is {}, expected {} as the other part", workload.where(),
+                       input, to_string(found), to_string(*type));
   }
   return tensor;
 }
@@ -395,17 +401,17 @@ TraceLayer read_request(Workload& workload, const ImportOptions& options, std::i
     gather(values, table, 0, layer.v);
   }
   layer.info.layout = family.latent ? KvLayout::kLatent : KvLayout::kHeads;
-  layer.info.v_head_dim =
-      static_cast<int>(family.latent ? shape.back() : layer.v.shape[2]);
+  layer.info.v_head_dim = static_cast<int>(family.latent ? shape.back() : layer.v.shape[2]);
   return layer;
 }
 
 void refuse_non_finite(const Workload& workload, const char* name, const HostTensor& tensor) {
   const auto bad = first_non_finite(tensor.data, tensor.type);
   if (!bad) return;
-  fail<RuntimeError>("{}: {}: value at head {}, token {}, dimension {} of the request is not finite",
-                     workload.where(), name, *bad / tensor.shape[2] / tensor.shape[1],
-                     *bad / tensor.shape[2] % tensor.shape[1], *bad % tensor.shape[2]);
+  fail<RuntimeError>(
+      "{}: {}: value at head {}, token {}, dimension {} of the request is not finite",
+      workload.where(), name, *bad / tensor.shape[2] / tensor.shape[1],
+      *bad / tensor.shape[2] % tensor.shape[1], *bad % tensor.shape[2]);
 }
 
 }  // namespace
@@ -438,8 +444,9 @@ ImportResult import_flashinfer(const std::string& input, const std::string& outp
   result.info.decode_steps = 1;
   result.info.rope = "applied";
   result.info.rope_scaling = "none";
-  result.notes = {"taken as post-RoPE, as the cache of a serving engine holds it; rope_theta is unknown",
-                  "the layer's number is unknown: stored as layer 0"};
+  result.notes = {
+      "taken as post-RoPE, as the cache of a serving engine holds it; rope_theta is unknown",
+      "the layer's number is unknown: stored as layer 0"};
   TraceWriter writer(output, result.info, {options.force, options.compress});
   writer.write_layer(layer);
   writer.commit();

@@ -56,7 +56,8 @@ class Metadata {
     const auto parsed = std::from_chars(word.data(), word.data() + word.size(), value);
     const bool whole = parsed.ec == std::errc() && parsed.ptr == word.data() + word.size();
     if (!whole) refuse(key, what);
-    if (!(value >= low && value <= high)) refuse(key, fmt::format("{} from {} to {}", what, low, high));
+    if (!(value >= low && value <= high))
+      refuse(key, fmt::format("{} from {} to {}", what, low, high));
     return value;
   }
 
@@ -75,8 +76,8 @@ TraceInfo read_info(const Metadata& metadata, std::vector<std::string>& notes) {
   info.rope = metadata.text("rope", "");
   if (info.rope.empty()) {
     info.rope = info.rope_theta > 0 ? "applied" : "none";
-    notes.push_back(fmt::format("no metadata 'rope': taken as '{}' since rope_theta is {}", info.rope,
-                                info.rope_theta > 0 ? "given" : "not given"));
+    notes.push_back(fmt::format("no metadata 'rope': taken as '{}' since rope_theta is {}",
+                                info.rope, info.rope_theta > 0 ? "given" : "not given"));
   }
   info.rope_scaling = metadata.text("rope_scaling", "none");
   if (info.rope_scaling == "None" || info.rope_scaling == "null") info.rope_scaling = "none";
@@ -91,9 +92,10 @@ LayerInfo read_layer_info(const Metadata& metadata, const SafetensorsFile& file)
   layer.q_heads = static_cast<int>(metadata.integer("num_attention_heads", 1, format::kMostHeads));
   layer.kv_heads = static_cast<int>(metadata.integer("num_key_value_heads", 1, layer.q_heads));
   if (layer.q_heads % layer.kv_heads != 0) {
-    fail<RuntimeError>("{}: num_attention_heads is {} and num_key_value_heads {}, expected a whole "
-                       "multiple",
-                       file.path(), layer.q_heads, layer.kv_heads);
+    fail<RuntimeError>(
+        "{}: num_attention_heads is {} and num_key_value_heads {}, expected a whole "
+        "multiple",
+        file.path(), layer.q_heads, layer.kv_heads);
   }
   layer.head_dim = static_cast<int>(metadata.integer("head_dim", 1, format::kMostDim));
   layer.v_head_dim =
@@ -113,8 +115,8 @@ std::set<int> find_layers(const SafetensorsFile& file, std::vector<std::string>&
     int layer = -1;
     const bool prefixed = std::string_view(name).substr(0, kPrefix.size()) == kPrefix;
     const char* end = name.data() + name.size();
-    const auto parsed =
-        prefixed ? std::from_chars(name.data() + kPrefix.size(), end, layer) : std::from_chars_result{};
+    const auto parsed = prefixed ? std::from_chars(name.data() + kPrefix.size(), end, layer)
+                                 : std::from_chars_result{};
     const bool numbered = prefixed && parsed.ec == std::errc() && parsed.ptr != end &&
                           *parsed.ptr == '.' && layer >= 0 && layer <= trace_format::kMostLayer;
     if (numbered && known.count(std::string_view(name).substr(
@@ -138,8 +140,9 @@ HostTensor read_checked(const SafetensorsFile& file, const std::string& name,
   if (bad) {
     const std::int64_t column = *bad % tensor.shape[2];
     const std::int64_t row = *bad / tensor.shape[2] % tensor.shape[1];
-    fail<RuntimeError>("{}: tensor '{}': value at [{}, {}, {}] ({}) is not finite", file.path(), name,
-                       *bad / tensor.shape[2] / tensor.shape[1], row, column, shape.dimensions);
+    fail<RuntimeError>("{}: tensor '{}': value at [{}, {}, {}] ({}) is not finite", file.path(),
+                       name, *bad / tensor.shape[2] / tensor.shape[1], row, column,
+                       shape.dimensions);
   }
   return tensor;
 }
@@ -155,8 +158,8 @@ TraceLayer read_layer(const SafetensorsFile& file, const TraceInfo& info, const 
   result.v = read("v", "v");
   result.q = read("q", "q");
   if (result.k.type != result.v.type) {
-    fail<RuntimeError>("{}: layer {}: k is {} and v {}, expected one dtype", file.path(), layer.layer,
-                       to_string(result.k.type), to_string(result.v.type));
+    fail<RuntimeError>("{}: layer {}: k is {} and v {}, expected one dtype", file.path(),
+                       layer.layer, to_string(result.k.type), to_string(result.v.type));
   }
   result.info.kv_type = result.k.type;
   if (file.has(prefix + "q_probe")) result.probe = read("q_probe", "probe");

@@ -51,7 +51,8 @@ class TransposedTile {
 
 void row_products(const RowsView& rows, std::span<const double> vectors, int count,
                   std::span<double> out) {
-  KVSIM_CHECK(vectors.size() == static_cast<std::size_t>(count) * static_cast<std::size_t>(rows.dim));
+  KVSIM_CHECK(vectors.size() ==
+              static_cast<std::size_t>(count) * static_cast<std::size_t>(rows.dim));
   KVSIM_CHECK(out.size() == static_cast<std::size_t>(count) * static_cast<std::size_t>(rows.rows));
   TransposedTile tile(rows.dim);
   for (std::int64_t begin = 0; begin < rows.rows; begin += kTile) {

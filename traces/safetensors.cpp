@@ -22,9 +22,20 @@ constexpr std::int64_t kMostHeaderBytes = 100'000'000;  // the limit of the refe
 /// Bytes of an element, 0 for a dtype we do not know.
 std::int64_t bytes_of_dtype(std::string_view dtype) {
   constexpr std::array<std::pair<std::string_view, std::int64_t>, 14> kSizes{{
-      {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
-      {"U16", 2},  {"I16", 2},  {"F16", 2}, {"BF16", 2},    {"U32", 4},
-      {"I32", 4},  {"F32", 4},  {"I64", 8}, {"F64", 8},
+      {"BOOL", 1},
+      {"U8", 1},
+      {"I8", 1},
+      {"F8_E4M3", 1},
+      {"F8_E5M2", 1},
+      {"U16", 2},
+      {"I16", 2},
+      {"F16", 2},
+      {"BF16", 2},
+      {"U32", 4},
+      {"I32", 4},
+      {"F32", 4},
+      {"I64", 8},
+      {"F64", 8},
   }};
   for (const auto& [name, size] : kSizes) {
     if (name == dtype) return size;
@@ -34,7 +45,8 @@ std::int64_t bytes_of_dtype(std::string_view dtype) {
 
 nlohmann::json parse_header(const std::string& path, const std::string& text) {
   nlohmann::json header = nlohmann::json::parse(text, nullptr, false);
-  if (header.is_discarded()) fail<RuntimeError>("{}: the safetensors header is no valid JSON", path);
+  if (header.is_discarded())
+    fail<RuntimeError>("{}: the safetensors header is no valid JSON", path);
   if (!header.is_object()) fail<RuntimeError>("{}: the safetensors header is no JSON object", path);
   return header;
 }
@@ -74,9 +86,10 @@ SafetensorsEntry parse_entry(const std::string& where, const nlohmann::json& jso
   const auto begin = json["data_offsets"][0].get<std::int64_t>();
   const auto end = json["data_offsets"][1].get<std::int64_t>();
   if (begin > end || end > data_bytes) {
-    fail<RuntimeError>("{}: data_offsets are [{}, {}], expected to lie within the {} data bytes of the "
-                       "file (truncated?)",
-                       where, begin, end, data_bytes);
+    fail<RuntimeError>(
+        "{}: data_offsets are [{}, {}], expected to lie within the {} data bytes of the "
+        "file (truncated?)",
+        where, begin, end, data_bytes);
   }
   const std::int64_t element = bytes_of_dtype(entry.dtype);
   if (element == 0) fail<RuntimeError>("{}: unknown dtype '{}'", where, entry.dtype);
@@ -113,12 +126,14 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
   stream_.seekg(0, std::ios::end);
   bytes_ = static_cast<std::int64_t>(stream_.tellg());
   std::uint64_t length = 0;
-  if (bytes_ < kLengthBytes) fail<RuntimeError>("{}: {} bytes are no safetensors file", path, bytes_);
+  if (bytes_ < kLengthBytes)
+    fail<RuntimeError>("{}: {} bytes are no safetensors file", path, bytes_);
   read_bytes(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > static_cast<std::uint64_t>(std::min(bytes_ - kLengthBytes, kMostHeaderBytes))) {
-    fail<RuntimeError>("{}: the header shall have {} bytes, the file has {} (truncated, or no "
-                       "safetensors file)",
-                       path, length, bytes_);
+    fail<RuntimeError>(
+        "{}: the header shall have {} bytes, the file has {} (truncated, or no "
+        "safetensors file)",
+        path, length, bytes_);
   }
   std::string text(static_cast<std::size_t>(length), '\0');
   read_bytes(kLengthBytes, std::as_writable_bytes(std::span(text)));

@@ -159,7 +159,8 @@ void visit_attention(const TraceLayer& layer, std::int64_t prompt_tokens, int kv
 }
 
 StatisticsCollector::StatisticsCollector(const LayerInfo& layer, std::int64_t prompt_tokens,
-                                         std::int64_t decode_steps, const StatisticsOptions& options)
+                                         std::int64_t decode_steps,
+                                         const StatisticsOptions& options)
     : info_(layer),
       prompt_tokens_(prompt_tokens),
       options_(options),
@@ -171,25 +172,26 @@ StatisticsCollector::StatisticsCollector(const LayerInfo& layer, std::int64_t pr
 
 void StatisticsCollector::add(const TraceLayer& layer, int kv_head, const RowsView& keys) {
   std::vector<std::vector<double>> previous(steps_.size());  // weights of the head before, per step
-  visit_attention(layer, prompt_tokens_, kv_head, keys, steps_, [&](const HeadAttention& attention) {
-    const auto step = static_cast<std::size_t>(
-        std::lower_bound(steps_.begin(), steps_.end(), attention.step) - steps_.begin());
-    const std::size_t index = static_cast<std::size_t>(attention.head) * steps_.size() + step;
-    const std::int64_t context = prompt_tokens_ + attention.step + 1;
-    cells_[index] = {attention.entropy_nats,
-                     *std::max_element(attention.weights.begin(), attention.weights.end()),
-                     mass(attention, 0, options_.sink_tokens),
-                     mass(attention, context - options_.window_tokens, context)};
-    sink_shares_[index] = attention.sink_share;
-    logits_[index] = attention.largest_logit;
-    if (!previous[step].empty()) overlaps_[index] = overlap(previous[step], attention.weights);
-    const bool has_next = (attention.head + 1) % info_.group() != 0;
-    if (has_next) {
-      previous[step].assign(attention.weights.begin(), attention.weights.end());
-    } else {
-      std::vector<double>().swap(previous[step]);
-    }
-  });
+  visit_attention(
+      layer, prompt_tokens_, kv_head, keys, steps_, [&](const HeadAttention& attention) {
+        const auto step = static_cast<std::size_t>(
+            std::lower_bound(steps_.begin(), steps_.end(), attention.step) - steps_.begin());
+        const std::size_t index = static_cast<std::size_t>(attention.head) * steps_.size() + step;
+        const std::int64_t context = prompt_tokens_ + attention.step + 1;
+        cells_[index] = {attention.entropy_nats,
+                         *std::max_element(attention.weights.begin(), attention.weights.end()),
+                         mass(attention, 0, options_.sink_tokens),
+                         mass(attention, context - options_.window_tokens, context)};
+        sink_shares_[index] = attention.sink_share;
+        logits_[index] = attention.largest_logit;
+        if (!previous[step].empty()) overlaps_[index] = overlap(previous[step], attention.weights);
+        const bool has_next = (attention.head + 1) % info_.group() != 0;
+        if (has_next) {
+          previous[step].assign(attention.weights.begin(), attention.weights.end());
+        } else {
+          std::vector<double>().swap(previous[step]);
+        }
+      });
 }
 
 LayerStatistics StatisticsCollector::finish(const TraceLayer& layer) const {

@@ -12,19 +12,19 @@ namespace kvsim {
 
 /// Exact attention of one query head at one step, in float64 from the stored values.
 struct HeadAttention {
-  int head = 0;                     // query head
+  int head = 0;  // query head
   std::int64_t step = 0;
   std::int64_t first_row = 0;       // > 0 where the layer has a window
   std::span<const double> weights;  // one per visible row, sum 1 over the rows
   double entropy_nats = 0;          // of `weights`
-  double sink_share = 0;            // what sink_logits take away: true weights are (1 - this) * weights
-  double largest_logit = 0;         // in magnitude, after scale and cap
+  double sink_share = 0;     // what sink_logits take away: true weights are (1 - this) * weights
+  double largest_logit = 0;  // in magnitude, after scale and cap
 };
 using AttentionVisitor = std::function<void(const HeadAttention&)>;
 
-/// Calls `visit` for all heads of a KV head's group at every one of `steps`: heads of a step in order
-/// by one thread, different steps concurrently. `keys` holds all rows of the KV head; of `layer` the
-/// queries, the sink logits and the attributes are used.
+/// Calls `visit` for all heads of a KV head's group at every one of `steps`: heads of a step in
+/// order by one thread, different steps concurrently. `keys` holds all rows of the KV head; of
+/// `layer` the queries, the sink logits and the attributes are used.
 void visit_attention(const TraceLayer& layer, std::int64_t prompt_tokens, int kv_head,
                      const RowsView& keys, std::span<const std::int64_t> steps,
                      const AttentionVisitor& visit);
@@ -44,10 +44,10 @@ struct HeadStatistics {
 };
 
 struct LayerStatistics {
-  std::vector<HeadStatistics> heads;    // [q_heads]
-  HeadStatistics mean;                  // over heads
-  double sink_share = 0;                // mean share of sink_logits, 0 without
-  double largest_logit = 0;             // magnitude, over heads and steps
+  std::vector<HeadStatistics> heads;  // [q_heads]
+  HeadStatistics mean;                // over heads
+  double sink_share = 0;              // mean share of sink_logits, 0 without
+  double largest_logit = 0;           // magnitude, over heads and steps
   std::int64_t measured_steps = 0;
   std::optional<double> group_cosine;   // mean cosine of the queries of two heads of a group
   std::optional<double> group_overlap;  // mean of the sum of min(p, p') over neighbours in a group

@@ -184,8 +184,8 @@ std::vector<SynthQuantity> compare(const SynthSpec& spec,
                       mean([](const LayerStatistics& layer) { return *layer.group_overlap; })});
   }
   if (spec.decode_steps > 1) {
-    result.push_back({"drift", spec.drift,
-                      mean([](const LayerStatistics& layer) { return *layer.drift; })});
+    result.push_back(
+        {"drift", spec.drift, mean([](const LayerStatistics& layer) { return *layer.drift; })});
   }
   return result;
 }
@@ -215,8 +215,8 @@ SynthResult synthesize(const SynthSpec& spec, const std::string& path,
   writer.commit();
   if (missed > 0) {
     result.notes.push_back(fmt::format(
-        "{} of {} queries cannot have the entropy asked with the sink mass and recency asked", missed,
-        spec.layers * spec.decode_steps * spec.q_heads));
+        "{} of {} queries cannot have the entropy asked with the sink mass and recency asked",
+        missed, spec.layers * spec.decode_steps * spec.q_heads));
   }
   result.info.path = path;
   result.quantities = compare(spec, statistics);

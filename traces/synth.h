@@ -53,13 +53,13 @@ struct SynthOptions {
   std::function<void(std::int64_t done, std::int64_t total)> progress;  // in KV heads; may be empty
 };
 
-/// Writes a synthetic trace. Keys are Gaussian, smooth along the sequence by `key_correlation`, with
-/// one direction of their own for sinks and one that rises over the last tokens; queries are random
-/// walks whose length and share of the two directions are found by bisection, so that masses and
-/// entropy of every head and step are what was asked; values are independent Gaussians. Memory is
-/// bounded by one KV head's keys. The same spec gives the same bytes, whatever the threads.
-/// Throws UsageError for a spec that makes no sense; a combination that cannot be reached is written
-/// as near as possible and noted in the result.
+/// Writes a synthetic trace. Keys are Gaussian, smooth along the sequence by `key_correlation`,
+/// with one direction of their own for sinks and one that rises over the last tokens; queries are
+/// random walks whose length and share of the two directions are found by bisection, so that masses
+/// and entropy of every head and step are what was asked; values are independent Gaussians. Memory
+/// is bounded by one KV head's keys. The same spec gives the same bytes, whatever the threads.
+/// Throws UsageError for a spec that makes no sense; a combination that cannot be reached is
+/// written as near as possible and noted in the result.
 SynthResult synthesize(const SynthSpec& spec, const std::string& path,
                        const SynthOptions& options = {});
 

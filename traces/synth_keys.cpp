@@ -59,8 +59,8 @@ void set_directions(const SynthSpec& spec, const Directions& directions, std::in
   const double sink = (is_sink ? length : 0) - along_sink;
   const double recency = length * tail_feature(spec, token) - along_recency;
   for (std::size_t j = 0; j < directions.sink.size(); ++j) {
-    row[j] = static_cast<float>(row[j] + sink * directions.sink[j] +
-                                recency * directions.recency[j]);
+    row[j] =
+        static_cast<float>(row[j] + sink * directions.sink[j] + recency * directions.recency[j]);
   }
 }
 

@@ -31,8 +31,8 @@ Coefficients expected_coefficients(const SynthSpec& spec, int layer, int kv_head
   return calibrate(profile, target);
 }
 
-/// How far queries turn and how much the heads of a group share, solved from the expected lengths of
-/// a query's three parts.
+/// How far queries turn and how much the heads of a group share, solved from the expected lengths
+/// of a query's three parts.
 struct Geometry {
   double turn_cosine = 1;    // of the free part, between steps
   double shared_square = 0;  // share of the group's common vector in the free part, squared
@@ -88,9 +88,8 @@ Geometry solve_geometry(const SynthSpec& spec, const std::vector<Parts>& heads,
   }
   const double pairs = count * (count - 1) / 2;
   if (free > 0) {
-    geometry.shared_square =
-        limited((spec.group_correlation * pairs - fixed) / free, 0, "group_correlation",
-                spec.group_correlation, notes);
+    geometry.shared_square = limited((spec.group_correlation * pairs - fixed) / free, 0,
+                                     "group_correlation", spec.group_correlation, notes);
   }
   return geometry;
 }
@@ -219,9 +218,8 @@ std::vector<Target> head_targets(const SynthSpec& spec, int layer) {
   });
   std::vector<Target> targets(order.size());
   for (std::size_t rank = 0; rank < order.size(); ++rank) {
-    const double place = order.size() == 1
-                             ? 0.5
-                             : static_cast<double>(rank) / static_cast<double>(order.size() - 1);
+    const double place =
+        order.size() == 1 ? 0.5 : static_cast<double>(rank) / static_cast<double>(order.size() - 1);
     const double entropy =
         spec.entropy_low_nats + place * (spec.entropy_high_nats - spec.entropy_low_nats);
     targets[order[rank]] = {entropy, spec.sink_tokens > 0 ? spec.sink_mass : 0, spec.recency};

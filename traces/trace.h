@@ -25,7 +25,10 @@ struct HostTensor {
   }
 };
 
-enum class KvLayout { kHeads, kLatent };  // latent: one dataset kv, V = its first v_head_dim columns
+enum class KvLayout {
+  kHeads,
+  kLatent
+};  // latent: one dataset kv, V = its first v_head_dim columns
 
 /// Attributes of one layer (DESIGN §5); root attributes of the file are the defaults.
 struct LayerInfo {
@@ -34,9 +37,9 @@ struct LayerInfo {
   int kv_heads = 0;
   int head_dim = 0;
   int v_head_dim = 0;
-  double scale = 0;           // logits = scale * q.k
-  std::int64_t window = 0;    // tokens seen, the current one included; 0 = all
-  double logit_cap = 0;       // logits = cap * tanh(logits / cap); 0 = none
+  double scale = 0;         // logits = scale * q.k
+  std::int64_t window = 0;  // tokens seen, the current one included; 0 = all
+  double logit_cap = 0;     // logits = cap * tanh(logits / cap); 0 = none
   KvLayout layout = KvLayout::kHeads;
   ElementType kv_type = ElementType::kFloat32;
 
@@ -51,7 +54,7 @@ struct TraceInfo {
   std::string license;
   std::int64_t prompt_tokens = 0;
   std::int64_t decode_steps = 0;
-  std::string rope;           // applied | none
+  std::string rope;  // applied | none
   double rope_theta = 0;
   std::string rope_scaling;
   int rotary_dim = 0;
@@ -64,15 +67,17 @@ struct TraceInfo {
 /// One layer in memory. Step s attends to the first prompt_tokens + s + 1 rows.
 struct TraceLayer {
   LayerInfo info;
-  HostTensor k;                             // [kv_heads, tokens, head_dim]; latent: [1, tokens, head_dim]
-  HostTensor v;                             // [kv_heads, tokens, v_head_dim]; latent: empty
-  HostTensor q;                             // [decode_steps, q_heads, head_dim], after RoPE, unscaled
-  std::optional<HostTensor> output;         // [decode_steps, q_heads, v_head_dim], the model's own
-  std::optional<HostTensor> probe;          // [n, q_heads, head_dim], the last n prompt queries
+  HostTensor k;                      // [kv_heads, tokens, head_dim]; latent: [1, tokens, head_dim]
+  HostTensor v;                      // [kv_heads, tokens, v_head_dim]; latent: empty
+  HostTensor q;                      // [decode_steps, q_heads, head_dim], after RoPE, unscaled
+  std::optional<HostTensor> output;  // [decode_steps, q_heads, v_head_dim], the model's own
+  std::optional<HostTensor> probe;   // [n, q_heads, head_dim], the last n prompt queries
   std::optional<HostTensor> attention_sum;  // [1, q_heads, prompt_tokens] float32
   std::vector<float> sink_logits;           // [q_heads] or empty
 
-  RowsView keys(int kv_head) const { return k.rows(info.layout == KvLayout::kLatent ? 0 : kv_head); }
+  RowsView keys(int kv_head) const {
+    return k.rows(info.layout == KvLayout::kLatent ? 0 : kv_head);
+  }
   RowsView values(int kv_head) const {
     if (info.layout == KvLayout::kHeads) return v.rows(kv_head);
     RowsView view = k.rows(0);

@@ -14,8 +14,8 @@
 namespace kvsim {
 
 /// Reads a trace file (docs/formats.md), one layer at a time, so that memory is bounded by a layer.
-/// Everything that is wrong with a file is a RuntimeError that names file, object, what was found and
-/// what was expected.
+/// Everything that is wrong with a file is a RuntimeError that names file, object, what was found
+/// and what was expected.
 class TraceReader {
  public:
   /// Opens the file and checks all attributes, and names, types and shapes of all datasets.
@@ -72,8 +72,8 @@ class TraceWriter {
 
   void write_tokens(std::span<const std::int32_t> tokens);
   void write_layer(const TraceLayer& layer);
-  /// For layers that do not fit into memory. All rows must be written before `commit`; one layer at a
-  /// time; the result must not outlive the writer.
+  /// For layers that do not fit into memory. All rows must be written before `commit`; one layer at
+  /// a time; the result must not outlive the writer.
   TraceLayerWriter begin_layer(const LayerInfo& layer);
   void commit();
 

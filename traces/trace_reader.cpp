@@ -41,7 +41,8 @@ class Attributes {
   double number(const char* name, std::optional<double> fallback = std::nullopt) {
     const auto value = get<double>(name, &hdf5::File::double_attribute, fallback);
     if (value && std::isfinite(*value) && *value >= 0) return *value;
-    if (value) problem(fmt::format("attribute '{}' is {}, expected a finite number >= 0", name, *value));
+    if (value)
+      problem(fmt::format("attribute '{}' is {}, expected a finite number >= 0", name, *value));
     return 1;
   }
 
@@ -80,13 +81,12 @@ void check_words(Attributes& root, TraceInfo& info) {
   const auto most = std::numeric_limits<std::int64_t>::max();
   const std::int64_t version = root.integer("version", 0, most);
   if (root.good() && version != kVersion) {
-    root.problem(fmt::format("attribute 'version' is {}, this program reads version {}", version,
-                             kVersion));
+    root.problem(
+        fmt::format("attribute 'version' is {}, this program reads version {}", version, kVersion));
   }
   info.rope = root.text("rope");
   if (root.good() && info.rope != "applied" && info.rope != "none") {
-    root.problem(
-        fmt::format("attribute 'rope' is '{}', expected 'applied' or 'none'", info.rope));
+    root.problem(fmt::format("attribute 'rope' is '{}', expected 'applied' or 'none'", info.rope));
   }
 }
 
@@ -204,8 +204,8 @@ bool check_layer_datasets(const hdf5::File& file, const TraceInfo& trace, LayerI
   }
   for (const char* name : {"o", "probe", "attention_sum", "sink_logits"}) {
     if (!file.exists(fmt::format("{}/{}", group, name))) continue;
-    const bool converted = std::string_view(name) == "attention_sum" ||
-                           std::string_view(name) == "sink_logits";
+    const bool converted =
+        std::string_view(name) == "attention_sum" || std::string_view(name) == "sink_logits";
     good = check(name, converted).has_value() && good;
   }
   if (good) layer.kv_type = *element_type(*keys);
@@ -222,8 +222,8 @@ std::vector<int> layer_numbers(const hdf5::File& file, const Report& report) {
       const bool plain = parsed.ec == std::errc() && parsed.ptr == end && number >= 0 &&
                          number <= kMostLayer && std::to_string(number) == name;
       if (!plain) {
-        fail<RuntimeError>("{}: /layers/{}: expected a layer number from 0 to {}", file.path(), name,
-                           kMostLayer);
+        fail<RuntimeError>("{}: /layers/{}: expected a layer number from 0 to {}", file.path(),
+                           name, kMostLayer);
       }
       numbers.push_back(number);
     }
@@ -239,8 +239,8 @@ void check_tokens_dataset(const hdf5::File& file, const TraceInfo& info, const R
   if (!file.exists("/tokens")) return;
   try {
     const hdf5::Dataset dataset = file.open_dataset("/tokens");
-    const bool integers = dataset.type() == hdf5::NumberType::kInt32 ||
-                          dataset.type() == hdf5::NumberType::kInt64;
+    const bool integers =
+        dataset.type() == hdf5::NumberType::kInt32 || dataset.type() == hdf5::NumberType::kInt64;
     if (!integers) {
       fail<RuntimeError>("{}: /tokens: type is {}, expected int32", file.path(),
                          dataset.type_text());

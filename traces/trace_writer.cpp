@@ -37,8 +37,8 @@ void write_layer_attributes(hdf5::File& file, const std::string& group, const La
   file.write_attribute(group, "scale", layer.scale);
   file.write_attribute(group, "window", layer.window);
   file.write_attribute(group, "logit_cap", layer.logit_cap);
-  file.write_attribute(
-      group, "layout", std::string(layer.layout == KvLayout::kLatent ? "latent" : "heads"));
+  file.write_attribute(group, "layout",
+                       std::string(layer.layout == KvLayout::kLatent ? "latent" : "heads"));
 }
 
 /// True when the tensor has the shape's dimensions, leading ones added.

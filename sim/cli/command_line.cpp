@@ -27,16 +27,15 @@ CommandLine::CommandLine(std::string usage, std::string summary)
       summary_(std::move(summary)),
       own_("Options", kHelpColumns),
       common_("Options of every verb", kHelpColumns) {
-  common_.add_options()
-      ("json", po::bool_switch(), "print one JSON document on standard output")
-      ("seed", po::value<std::string>()->default_value("0")->value_name("N"),
-       "seed of all random numbers")
-      ("threads", po::value<std::string>()->default_value("0")->value_name("N"),
-       "threads; 0 = all cores; results do not depend on it")
-      ("force", po::bool_switch(), "overwrite output files")
-      ("presets", po::value<std::string>()->value_name("DIR"),
-       "folder searched before the presets in the program")
-      ("help,h", po::bool_switch(), "print this help");
+  common_.add_options()("json", po::bool_switch(), "print one JSON document on standard output")(
+      "seed", po::value<std::string>()->default_value("0")->value_name("N"),
+      "seed of all random numbers")("threads",
+                                    po::value<std::string>()->default_value("0")->value_name("N"),
+                                    "threads; 0 = all cores; results do not depend on it")(
+      "force", po::bool_switch(), "overwrite output files")(
+      "presets", po::value<std::string>()->value_name("DIR"),
+      "folder searched before the presets in the program")("help,h", po::bool_switch(),
+                                                           "print this help");
 }
 
 po::options_description_easy_init CommandLine::own() { return own_.add_options(); }

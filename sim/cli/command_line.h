@@ -11,7 +11,8 @@
 
 namespace kvsim {
 
-/// The options of one verb: its own, and those that every verb has (--json, --seed, --threads, --force,
+/// The options of one verb: its own, and those that every verb has (--json, --seed, --threads,
+/// --force,
 /// --presets, --help). Use: construct, add the verb's own options, `parse`, then the getters.
 class CommandLine {
  public:
@@ -27,8 +28,8 @@ class CommandLine {
 
   /// Given by the user, not by a default.
   bool given(const std::string& name) const;
-  std::string text(const std::string& name) const;                // "" if absent
-  std::vector<std::string> list(const std::string& name) const;   // empty if absent
+  std::string text(const std::string& name) const;               // "" if absent
+  std::vector<std::string> list(const std::string& name) const;  // empty if absent
   std::int64_t integer(const std::string& name, std::int64_t low, std::int64_t high) const;
   double real(const std::string& name, double low, double high) const;
 

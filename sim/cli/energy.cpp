@@ -19,8 +19,9 @@ namespace {
 namespace po = boost::program_options;
 
 CommandLine make_command_line() {
-  CommandLine line("energy (TRACE... | --stats RUN.h5) --method M... --accelerator NAME... [options]",
-                   "Energy and area of methods on accelerators, item by item.");
+  CommandLine line(
+      "energy (TRACE... | --stats RUN.h5) --method M... --accelerator NAME... [options]",
+      "Energy and area of methods on accelerators, item by item.");
   line.take_positional("trace", "TRACE...  trace files, independent sequences that are pooled");
   add_method_option(line);
   add_accelerator_options(line);
@@ -28,9 +29,9 @@ CommandLine make_command_line() {
              "row counts from a run of kvsim replay -o instead of a trace");
   add_replay_options(line);
   line.own()("layout", po::value<std::string>()->value_name("L")->default_value("hnd"),
-             "how K and V lie in memory: hnd, nhd, paged or paged:TOKENS")
-      ("l2", po::value<std::string>()->value_name("STATE")->default_value("cold"),
-       "SRAM before a step: cold or warm");
+             "how K and V lie in memory: hnd, nhd, paged or paged:TOKENS")(
+      "l2", po::value<std::string>()->value_name("STATE")->default_value("cold"),
+      "SRAM before a step: cold or warm");
   return line;
 }
 
@@ -58,12 +59,16 @@ void run(const std::vector<std::string>& words) {
     fail<UsageError>("--accelerator is missing, expected one or more of: {}",
                      fmt::join(presets.names("accelerators"), ", "));
   }
-  DocumentOptions about{.program_version = version(), .program_commit = commit(), .gpu = "",
-                        .kv_dtype = "each accelerator's own element bits", .llm = std::nullopt,
+  DocumentOptions about{.program_version = version(),
+                        .program_commit = commit(),
+                        .gpu = "",
+                        .kv_dtype = "each accelerator's own element bits",
+                        .llm = std::nullopt,
                         .defaults = line.defaults({"layout", "l2", "seed", "repeats"})};
   add_accelerator_defaults(line, targets, about.defaults);
   const Json document = [&] {
-    if (!line.given("stats")) return document_from_trace(line, std::move(targets), std::move(about));
+    if (!line.given("stats"))
+      return document_from_trace(line, std::move(targets), std::move(about));
     const MeasuredRun measured(line.text("stats"));
     return energy_document(EnergyFromRun{measured, specs, std::move(targets)}, about);
   }();

@@ -59,10 +59,10 @@ std::string methods_text(const Json& items) {
                         method.at("summary").get<std::string>(),
                         method.at("source").get<std::string>());
     for (const Json& parameter : method.at("parameters")) {
-      text += fmt::format("    {}={}  [{}]  {}\n", parameter.at("name").get<std::string>(),
-                          value_text(parameter.at("default")),
-                          parameter.at("unit").get<std::string>(),
-                          parameter.at("help").get<std::string>());
+      text +=
+          fmt::format("    {}={}  [{}]  {}\n", parameter.at("name").get<std::string>(),
+                      value_text(parameter.at("default")), parameter.at("unit").get<std::string>(),
+                      parameter.at("help").get<std::string>());
     }
     text += "\n";
   }
@@ -98,15 +98,14 @@ void run(const std::vector<std::string>& words) {
   const bool methods = kinds[0] == "methods";
   const Json items = methods ? method_items() : preset_items(kinds[0], Presets(line.presets()));
   if (line.json()) {
-    return print_document(Json{{"schema", "kvsim.list/1"},
-                               {"version", version()},
-                               {"kind", kinds[0]},
-                               {"items", items}});
+    return print_document(Json{
+        {"schema", "kvsim.list/1"}, {"version", version()}, {"kind", kinds[0]}, {"items", items}});
   }
   print_text(methods ? methods_text(items) : presets_text(items));
 }
 
-KVSIM_REGISTER_VERB("list", {"methods, gpus, memories, nodes, accelerators or llms to choose from", run});
+KVSIM_REGISTER_VERB("list",
+                    {"methods, gpus, memories, nodes, accelerators or llms to choose from", run});
 
 }  // namespace
 }  // namespace kvsim

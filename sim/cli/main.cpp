@@ -60,7 +60,8 @@ int main(int argc, char** argv) {
   } catch (const kvsim::UsageError& error) {
     return kvsim::report(words, error.what(), kvsim::kWrongUsage);
   } catch (const std::bad_alloc&) {
-    return kvsim::report(words, "not enough memory; replay fewer layers (--layers) or steps (--steps)",
+    return kvsim::report(words,
+                         "not enough memory; replay fewer layers (--layers) or steps (--steps)",
                          kvsim::kRunTimeFailure);
   } catch (const std::exception& error) {
     return kvsim::report(words, error.what(), kvsim::kRunTimeFailure);

@@ -1,5 +1,7 @@
 // kvsim predict: asks the models without a trace.
 
+#include "sim/predict.h"
+
 #include <boost/program_options/value_semantic.hpp>
 #include <utility>
 
@@ -8,7 +10,6 @@
 #include "sim/cli/verb.h"
 #include "sim/cli/version.h"
 #include "sim/kv_dtype.h"
-#include "sim/predict.h"
 #include "sim/report.h"
 
 namespace kvsim {
@@ -20,23 +21,24 @@ constexpr std::int64_t kMostContext = std::int64_t{1} << 24;
 constexpr std::int64_t kMostBatch = std::int64_t{1} << 16;
 
 CommandLine make_command_line() {
-  CommandLine line("predict --method M... (--llm NAME | --config FILE) --context N [options]",
-                   "Predicts attention and the whole decode step from the models, without a trace.");
+  CommandLine line(
+      "predict --method M... (--llm NAME | --config FILE) --context N [options]",
+      "Predicts attention and the whole decode step from the models, without a trace.");
   add_method_option(line);
   line.own()("gpu", po::value<std::string>()->value_name("NAME")->default_value("h200_sxm"),
              "GPU (kvsim list gpus)");
   add_llm_options(line);
-  line.own()("context", po::value<std::string>()->value_name("N"), "tokens of every sequence")
-      ("batch", po::value<std::string>()->value_name("B")->default_value("1"), "sequences")
-      ("stats", po::value<std::string>()->value_name("RUN.h5"),
-       "row counts from a run of kvsim replay -o (default: the method's bounds)")
-      ("explain", po::bool_switch(), "print stages, accesses and terms of every layer");
+  line.own()("context", po::value<std::string>()->value_name("N"), "tokens of every sequence")(
+      "batch", po::value<std::string>()->value_name("B")->default_value("1"), "sequences")(
+      "stats", po::value<std::string>()->value_name("RUN.h5"),
+      "row counts from a run of kvsim replay -o (default: the method's bounds)")(
+      "explain", po::bool_switch(), "print stages, accesses and terms of every layer");
   line.own()("layout", po::value<std::string>()->value_name("L")->default_value("hnd"),
-             "how K and V lie in memory: hnd, nhd, paged or paged:TOKENS")
-      ("l2", po::value<std::string>()->value_name("STATE")->default_value("cold"),
-       "L2 before a step: cold or warm")
-      ("kv-dtype", po::value<std::string>()->value_name("T")->default_value("bf16"),
-       "bf16, fp16, fp8, int8 or fp4");
+             "how K and V lie in memory: hnd, nhd, paged or paged:TOKENS")(
+      "l2", po::value<std::string>()->value_name("STATE")->default_value("cold"),
+      "L2 before a step: cold or warm")(
+      "kv-dtype", po::value<std::string>()->value_name("T")->default_value("bf16"),
+      "bf16, fp16, fp8, int8 or fp4");
   return line;
 }
 
@@ -49,9 +51,9 @@ PredictOptions predict_options(const CommandLine& line) {
   const KvDtype dtype = parse_kv_dtype(line.text("kv-dtype"));
   options.kv_dtype = dtype.name;
   options.gpu = line.text("gpu");
-  options.target = gpu_target(presets.gpu(options.gpu), dtype.format,
-                              parse_cache_layout(line.text("layout")),
-                              parse_cache_state(line.text("l2")));
+  options.target =
+      gpu_target(presets.gpu(options.gpu), dtype.format, parse_cache_layout(line.text("layout")),
+                 parse_cache_state(line.text("l2")));
   if (!line.given("context")) throw UsageError("--context is missing");
   options.context = line.integer("context", 1, kMostContext);
   options.batch = line.integer("batch", 1, kMostBatch);

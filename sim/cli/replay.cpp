@@ -19,14 +19,15 @@ namespace {
 namespace po = boost::program_options;
 
 CommandLine make_command_line() {
-  CommandLine line("replay TRACE... --method M... [options]",
-                   "Replays traces through sparse attention methods: rows, error, bytes, time, energy.");
+  CommandLine line(
+      "replay TRACE... --method M... [options]",
+      "Replays traces through sparse attention methods: rows, error, bytes, time, energy.");
   line.take_positional("trace", "TRACE...  trace files, independent sequences that are pooled");
   add_method_option(line);
   line.own()("gpu", po::value<std::string>()->value_name("NAME")->default_value("h200_sxm"),
-             "GPU to predict time and energy for (kvsim list gpus)")
-      ("device", po::value<std::string>()->value_name("D")->default_value("cpu"),
-       "where the methods run: cpu or cuda");
+             "GPU to predict time and energy for (kvsim list gpus)")(
+      "device", po::value<std::string>()->value_name("D")->default_value("cpu"),
+      "where the methods run: cpu or cuda");
   add_accelerator_options(line);
   add_llm_options(line);
   add_replay_options(line);
@@ -44,7 +45,8 @@ void check_device(const std::string& device) {
 /// Names and values are checked before any file is opened.
 std::vector<Target> targets_without_gpu_format(const CommandLine& line, const Presets& presets) {
   std::vector<Target> targets;
-  targets.push_back(gpu_target(presets.gpu(line.text("gpu")), {}, parse_cache_layout(line.text("layout")),
+  targets.push_back(gpu_target(presets.gpu(line.text("gpu")), {},
+                               parse_cache_layout(line.text("layout")),
                                parse_cache_state(line.text("l2"))));
   for (Target& target : accelerator_targets(line, presets)) targets.push_back(std::move(target));
   return targets;
@@ -59,8 +61,10 @@ void run(const std::vector<std::string>& words) {
   const Presets presets(line.presets());
   ReplayOptions options = replay_options(line, traces);
   options.targets = targets_without_gpu_format(line, presets);
-  DocumentOptions about{.program_version = version(), .program_commit = commit(),
-                        .gpu = line.text("gpu"), .kv_dtype = "",
+  DocumentOptions about{.program_version = version(),
+                        .program_commit = commit(),
+                        .gpu = line.text("gpu"),
+                        .kv_dtype = "",
                         .llm = llm_option(line, presets),
                         .defaults = line.defaults({"gpu", "layout", "l2", "seed", "repeats"})};
   const KvDtype dtype = kv_dtype_option(line, traces.front(), about.defaults);
@@ -83,7 +87,8 @@ void run(const std::vector<std::string>& words) {
   }
 }
 
-KVSIM_REGISTER_VERB("replay", {"replay traces through methods: rows, error, bytes, time, energy", run});
+KVSIM_REGISTER_VERB("replay",
+                    {"replay traces through methods: rows, error, bytes, time, energy", run});
 
 }  // namespace
 }  // namespace kvsim

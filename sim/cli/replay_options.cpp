@@ -31,30 +31,30 @@ void add_method_option(CommandLine& line) {
 }
 
 void add_replay_options(CommandLine& line) {
-  line.own()("layers", word("LIST"), "layers to replay, such as 0,7-9 (default: all)")
-      ("steps", word("LIST"), "decode steps to replay (default: all)")
-      ("repeats", word("N")->default_value("1"), "seeds to pool: seed, seed+1, ...");
+  line.own()("layers", word("LIST"), "layers to replay, such as 0,7-9 (default: all)")(
+      "steps", word("LIST"), "decode steps to replay (default: all)")(
+      "repeats", word("N")->default_value("1"), "seeds to pool: seed, seed+1, ...");
 }
 
 void add_memory_options(CommandLine& line) {
   line.own()("layout", word("L")->default_value("hnd"),
-             "how K and V lie in memory: hnd, nhd, paged or paged:TOKENS")
-      ("l2", word("STATE")->default_value("cold"), "L2 before a step: cold or warm")
-      ("kv-dtype", word("T"),
-       "bf16, fp16, fp8, int8 or fp4, for bytes only: values stay as the trace has them "
-       "(default: the trace's type, bf16 for float32)");
+             "how K and V lie in memory: hnd, nhd, paged or paged:TOKENS")(
+      "l2", word("STATE")->default_value("cold"), "L2 before a step: cold or warm")(
+      "kv-dtype", word("T"),
+      "bf16, fp16, fp8, int8 or fp4, for bytes only: values stay as the trace has them "
+      "(default: the trace's type, bf16 for float32)");
 }
 
 void add_accelerator_options(CommandLine& line) {
   line.own()("accelerator", words()->value_name("NAME..."),
-             "accelerators to cost the methods on (kvsim list accelerators)")
-      ("node", word("NM"), "their process node (default: each accelerator's own)")
-      ("memory", word("NAME"), "their memory (default: each accelerator's own)");
+             "accelerators to cost the methods on (kvsim list accelerators)")(
+      "node", word("NM"), "their process node (default: each accelerator's own)")(
+      "memory", word("NAME"), "their memory (default: each accelerator's own)");
 }
 
 void add_llm_options(CommandLine& line) {
-  line.own()("llm", word("NAME"), "the whole model's decode step (kvsim list llms)")
-      ("config", word("FILE"), "the same from a Hugging Face config.json");
+  line.own()("llm", word("NAME"), "the whole model's decode step (kvsim list llms)")(
+      "config", word("FILE"), "the same from a Hugging Face config.json");
 }
 
 std::vector<std::string> method_specs(const CommandLine& line) {

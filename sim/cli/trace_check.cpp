@@ -35,7 +35,8 @@ std::string file_text(const Json& file) {
 }
 
 void run(const std::vector<std::string>& words) {
-  CommandLine line("trace check TRACE...", "Finds everything that is wrong or implausible in trace files.");
+  CommandLine line("trace check TRACE...",
+                   "Finds everything that is wrong or implausible in trace files.");
   line.take_positional("trace", "TRACE...  trace files");
   if (!line.parse(words)) return;
   const std::vector<std::string> traces = line.list("trace");

@@ -64,12 +64,9 @@ Json document_of(const std::string& path, std::int64_t max_steps) {
   const TraceReport report = describe_trace(path, {.max_steps = max_steps});
   Json attention = Json::array();
   for (const LayerReport& layer : report.layers) attention.push_back(attention_json(layer));
-  return {{"schema", "kvsim.trace_info/1"},
-          {"version", version()},
-          {"trace", json_of(report.info)},
-          {"file_bytes", report.file_bytes},
-          {"has_tokens", report.has_tokens},
-          {"attention", std::move(attention)}};
+  return {{"schema", "kvsim.trace_info/1"},  {"version", version()},
+          {"trace", json_of(report.info)},   {"file_bytes", report.file_bytes},
+          {"has_tokens", report.has_tokens}, {"attention", std::move(attention)}};
 }
 
 std::string layers_text(const Json& trace) {
@@ -96,7 +93,7 @@ std::string attention_text(const Json& attention) {
     for (const char* key : {"layer", "entropy_nats", "top1_probability", "first_4_tokens_mass",
                             "last_256_tokens_mass", "largest_logit", "group_cosine",
                             "group_overlap", "drift", "output_error"}) {
-      cells.push_back(number_text(layer.at(key), 3));
+      cells.push_back(number_text(layer.at(key)));
     }
     table.add_row(cells);
   }
@@ -123,9 +120,9 @@ void run(const std::vector<std::string>& words) {
   CommandLine line("trace info TRACE [options]",
                    "Shows what a trace file says of itself and measures its attention.");
   line.take_positional("trace", "TRACE  one trace file");
-  line.own()("quick", po::bool_switch(), "attributes only, no data are read")
-      ("max-steps", po::value<std::string>()->value_name("N")->default_value("16"),
-       "measure at most so many steps, evenly spread; 0 = all");
+  line.own()("quick", po::bool_switch(), "attributes only, no data are read")(
+      "max-steps", po::value<std::string>()->value_name("N")->default_value("16"),
+      "measure at most so many steps, evenly spread; 0 = all");
   if (!line.parse(words)) return;
   const std::vector<std::string> traces = line.list("trace");
   if (traces.size() != 1) fail<UsageError>("found {} traces, expected one", traces.size());
@@ -136,7 +133,8 @@ void run(const std::vector<std::string>& words) {
   print_text(report(document));
 }
 
-KVSIM_REGISTER_TRACE_VERB("info", {"what a trace says of itself, and what its attention looks like", run});
+KVSIM_REGISTER_TRACE_VERB("info",
+                          {"what a trace says of itself, and what its attention looks like", run});
 
 }  // namespace
 }  // namespace kvsim

@@ -83,9 +83,9 @@ CommandLine make_command_line() {
   for (const auto& [name, field, help] : kRealFlags) {
     line.own()(name, with_default(fmt::format("{}", spec.*field), "X"), help);
   }
-  line.own()("type", with_default("bf16", "T"), "stored type: bf16, fp16 or fp32")
-      ("latent", po::bool_switch(), "one dataset kv, V is its first --v-head-dim columns")
-      ("compress", po::bool_switch(), "shuffle and gzip the file");
+  line.own()("type", with_default("bf16", "T"), "stored type: bf16, fp16 or fp32")(
+      "latent", po::bool_switch(), "one dataset kv, V is its first --v-head-dim columns")(
+      "compress", po::bool_switch(), "shuffle and gzip the file");
   return line;
 }
 
@@ -117,9 +117,8 @@ Json document_of(const SynthResult& result, const std::string& path) {
                           {"asked", quantity.asked ? Json(finite(*quantity.asked)) : Json(nullptr)},
                           {"reached", finite(quantity.reached)}});
   }
-  return {{"schema", "kvsim.trace_synth/1"}, {"version", version()},
-          {"path", path},                    {"trace", json_of(result.info)},
-          {"quantities", quantities},        {"notes", result.notes}};
+  return {{"schema", "kvsim.trace_synth/1"}, {"version", version()},     {"path", path},
+          {"trace", json_of(result.info)},   {"quantities", quantities}, {"notes", result.notes}};
 }
 
 std::string report(const Json& document) {

@@ -10,6 +10,6 @@ Registry<Verb>& trace_verb_registry();
 }  // namespace kvsim
 
 /// Registers one: KVSIM_REGISTER_TRACE_VERB("info", {"what it does", run}).
-#define KVSIM_REGISTER_TRACE_VERB(name, ...)                                \
+#define KVSIM_REGISTER_TRACE_VERB(name, ...)                                  \
   [[maybe_unused]] static const bool kvsim_trace_verb_registered_at_startup = \
       ::kvsim::trace_verb_registry().add(name, ::kvsim::Verb __VA_ARGS__)

@@ -97,7 +97,8 @@ TEST_CASE("16-bit floats keep their bits and read as numbers") {
   File file = temporary.create();
   const std::vector<std::uint16_t> bf16{0x3f80, 0xc020, 0x0001, 0x7f7f};
   const std::vector<std::uint16_t> fp16{0x3c00, 0xc100, 0x0001, 0x7bff};
-  file.create_dataset("/bf16", NumberType::kBfloat16, {4}).write_raw(std::as_bytes(std::span(bf16)));
+  file.create_dataset("/bf16", NumberType::kBfloat16, {4})
+      .write_raw(std::as_bytes(std::span(bf16)));
   file.create_dataset("/fp16", NumberType::kFloat16, {4}).write_raw(std::as_bytes(std::span(fp16)));
   file.close();
   const File read = File::open(temporary.path);
@@ -182,9 +183,9 @@ TEST_CASE("strings of fixed length are read without their padding") {
       H5Tset_strpad(type.id(), padding);
       const Handle space(H5Screate(H5S_SCALAR), H5Sclose);
       const std::string name = fmt::format("s{}", static_cast<int>(padding));
-      const Handle attribute(H5Acreate2(raw.id(), name.c_str(), type.id(), space.id(), H5P_DEFAULT,
-                                        H5P_DEFAULT),
-                             H5Aclose);
+      const Handle attribute(
+          H5Acreate2(raw.id(), name.c_str(), type.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT),
+          H5Aclose);
       H5Awrite(attribute.id(), type.id(), padding == H5T_STR_SPACEPAD ? "heads   " : "heads\0\0\0");
     }
   }

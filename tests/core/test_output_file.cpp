@@ -22,7 +22,9 @@ struct Folder {
   Folder& operator=(const Folder&) = delete;
   ~Folder() { fs::remove_all(path); }
   std::string operator/(const std::string& name) const { return (path / name).string(); }
-  auto files() const { return std::distance(fs::directory_iterator(path), fs::directory_iterator()); }
+  auto files() const {
+    return std::distance(fs::directory_iterator(path), fs::directory_iterator());
+  }
 };
 
 std::string content(const std::string& path) {

@@ -47,8 +47,7 @@ void variant(const TemporaryFolder& folder, const std::string& name,
 }
 
 void write_broken_presets(const TemporaryFolder& folder) {
-  const std::string good =
-      read_text(KVSIM_SOURCE_DIR "/models/presets/gpus/h200_sxm.toml");
+  const std::string good = read_text(KVSIM_SOURCE_DIR "/models/presets/gpus/h200_sxm.toml");
   const auto preset = [&](const std::string& name, const std::string& from, const std::string& to) {
     std::string text = good;
     const std::size_t found = text.find(from);
@@ -66,14 +65,16 @@ void write_broken_presets(const TemporaryFolder& folder) {
   preset("negative", clock, "clock = { value = -1980, unit = \"MHz\", kind = \"spec\", ");
   preset("unknown_source", clock + "source = \"nvidia\"", clock + "source = \"nobody\"");
   preset("missing_key", "clock = {", "clook = {");
-  preset("unknown_key", clock, "clook = { value = 1, unit = \"MHz\", kind = \"spec\", source = \"nvidia\" }\n" +
-                                   clock);
+  preset("unknown_key", clock,
+         "clook = { value = 1, unit = \"MHz\", kind = \"spec\", source = \"nvidia\" }\n" + clock);
   write_text(folder.file("presets/gpus/not_toml.toml"), "title = \n[[[");
 }
 
 void write_configs(const TemporaryFolder& folder) {
   write_text(folder.file("not_json.json"), "{\"hidden_size\": ");
-  write_text(folder.file("no_heads.json"), R"({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "intermediate_size": 1024, "vocab_size": 1000})");
+  write_text(folder.file("no_heads.json"),
+             R"({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4,
+                 "intermediate_size": 1024, "vocab_size": 1000})");
   write_text(folder.file("bad_heads.json"),
              R"({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4,
                  "num_attention_heads": 7, "num_key_value_heads": 2, "intermediate_size": 1024,
@@ -113,7 +114,8 @@ void replace_dataset(const std::string& file, const std::string& object,
   edit(file, [&](hid_t id) {
     checked(H5Ldelete(id, object.c_str(), H5P_DEFAULT));
     const std::vector<hsize_t> dims(shape.begin(), shape.end());
-    const hid_t space = checked(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+    const hid_t space =
+        checked(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
     const hid_t data =
         checked(H5Dcreate2(id, object.c_str(), integers ? H5T_STD_I16LE : H5T_IEEE_F32LE, space,
                            H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
@@ -128,7 +130,8 @@ void poke(const std::string& file, const std::string& object, std::size_t index,
     const hid_t data = checked(H5Dopen2(id, object.c_str(), H5P_DEFAULT));
     const hid_t type = checked(H5Dget_type(data));
     const hid_t space = checked(H5Dget_space(data));
-    std::vector<std::uint16_t> values(static_cast<std::size_t>(H5Sget_simple_extent_npoints(space)));
+    std::vector<std::uint16_t> values(
+        static_cast<std::size_t>(H5Sget_simple_extent_npoints(space)));
     checked(H5Dread(data, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()));
     values.at(index) = bits;
     checked(H5Dwrite(data, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()));
@@ -139,7 +142,7 @@ void poke(const std::string& file, const std::string& object, std::size_t index,
 }
 
 void write_broken_files(const TemporaryFolder& folder) {
-  constexpr std::uint16_t kNan = 0x7fc0;       // as bfloat16
+  constexpr std::uint16_t kNan = 0x7fc0;  // as bfloat16
   constexpr std::uint16_t kInfinity = 0x7f80;
   SmallTrace{}.write(folder.file("good.h5"));
   const std::string good = read_text(folder.file("good.h5"));
@@ -152,12 +155,15 @@ void write_broken_files(const TemporaryFolder& folder) {
   variant(folder, "nan_k.h5", [&](const std::string& f) { poke(f, "/layers/1/k", 500, kNan); });
   variant(folder, "inf_v.h5", [&](const std::string& f) { poke(f, "/layers/3/v", 77, kInfinity); });
   variant(folder, "nan_q.h5", [&](const std::string& f) { poke(f, "/layers/1/q", 3, kNan); });
-  variant(folder, "short_k.h5",
-          [](const std::string& f) { replace_dataset(f, "/layers/1/k", {2, 303, 32}); });
-  variant(folder, "flat_v.h5",
-          [](const std::string& f) { replace_dataset(f, "/layers/1/v", {2 * 304, 32}); });
-  variant(folder, "int_q.h5",
-          [](const std::string& f) { replace_dataset(f, "/layers/1/q", {4, 4, 32}, true); });
+  variant(folder, "short_k.h5", [](const std::string& f) {
+    replace_dataset(f, "/layers/1/k", {2, 303, 32});
+  });
+  variant(folder, "flat_v.h5", [](const std::string& f) {
+    replace_dataset(f, "/layers/1/v", {2 * 304, 32});
+  });
+  variant(folder, "int_q.h5", [](const std::string& f) {
+    replace_dataset(f, "/layers/1/q", {4, 4, 32}, true);
+  });
   variant(folder, "no_v.h5", [](const std::string& f) { delete_object(f, "/layers/3/v"); });
   variant(folder, "no_layers.h5", [](const std::string& f) { delete_object(f, "/layers"); });
   variant(folder, "no_prompt.h5",

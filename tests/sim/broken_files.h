@@ -20,10 +20,11 @@ void delete_object(const std::string& file, const std::string& object);
 void replace_dataset(const std::string& file, const std::string& object,
                      const std::vector<std::int64_t>& shape, bool integers = false);
 /// Puts 16 bits into element `index` of a dataset of 16-bit floats.
-void poke(const std::string& file, const std::string& object, std::size_t index, std::uint16_t bits);
+void poke(const std::string& file, const std::string& object, std::size_t index,
+          std::uint16_t bits);
 
-/// Fills `folder` with good.h5 (four heads on two KV heads, layers 1 and 3) and with one broken copy
-/// for every way a file can be wrong; see the .cpp for their names.
+/// Fills `folder` with good.h5 (four heads on two KV heads, layers 1 and 3) and with one broken
+/// copy for every way a file can be wrong; see the .cpp for their names.
 void write_broken_files(const TemporaryFolder& folder);
 
 }  // namespace kvsim::testing

@@ -76,7 +76,8 @@ TraceLayer SmallTrace::layer(int index) const {
   const std::int64_t tokens = prompt_tokens + decode_steps;
   const unsigned base = seed * 1000 + static_cast<unsigned>(index) * 10;
   layer.k = random_tensor({info.kv_heads, tokens, head_dim}, type, base, 1.5f);
-  if (!latent) layer.v = random_tensor({info.kv_heads, tokens, info.v_head_dim}, type, base + 1, 1.0f);
+  if (!latent)
+    layer.v = random_tensor({info.kv_heads, tokens, info.v_head_dim}, type, base + 1, 1.0f);
   layer.q = random_tensor({decode_steps, q_heads, head_dim}, type, base + 2, 2.0f);
   if (sinks) layer.sink_logits.assign(static_cast<std::size_t>(q_heads), 0.5f);
   return layer;

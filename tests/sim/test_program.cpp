@@ -23,7 +23,8 @@ nlohmann::json document_of(const TemporaryFolder& folder, const std::string& arg
 }
 
 constexpr const char* kReplay =
-    "replay a.h5 --method dense topk:keys=16 santa-sys:samples=32 --accelerator mac_int8 adder_value "
+    "replay a.h5 --method dense topk:keys=16 santa-sys:samples=32 --accelerator mac_int8 "
+    "adder_value "
     "--llm smollm2-135m";
 
 TEST_CASE("program: help, version and verbs") {
@@ -57,25 +58,64 @@ TEST_CASE("program: the replay document has every key of the contract") {
   CHECK(document.at("trace").at("synthetic") == true);
   REQUIRE(document.at("methods").size() == 3);
   for (const auto& method : document.at("methods")) {
-    for (const char* pointer :
-         {"/method", "/params", "/device", "/empty_heads", "/error/relative_l2/mean",
-          "/error/relative_l2/p50", "/error/relative_l2/p95", "/error/relative_l2/max",
-          "/error/cosine_mean", "/selection/rows_per_head_mean", "/selection/union_rows_mean",
-          "/selection/union_fraction", "/selection/gqa_amplification", "/selection/mass_recall_mean",
-          "/traffic/dense_bytes", "/traffic/requested_bytes", "/traffic/sector_bytes",
-          "/traffic/dram_read_bytes", "/traffic/dram_write_bytes", "/traffic/by_tensor/k",
-          "/traffic/by_tensor/v", "/traffic/by_tensor/metadata", "/traffic/by_tensor/query",
-          "/traffic/by_tensor/output", "/traffic/by_tensor/stash", "/traffic/by_tensor/partial",
-          "/logical_access_fraction", "/ops/multiply", "/ops/add", "/ops/exp", "/ops/compare",
-          "/ops/shift", "/ops/random_word", "/time/predicted_us/value", "/time/measured_us",
-          "/time/measured_us_reason", "/time/terms/0/stage", "/time/terms/0/limit", "/time/terms/0/us",
-          "/energy/total_pj/value", "/energy/items/0/item", "/energy/items/0/pj",
-          "/energy/items/0/source", "/accelerators/1/name", "/accelerators/0/node_nm",
-          "/accelerators/0/memory", "/accelerators/0/total_pj/low", "/accelerators/0/datapath_pj/high",
-          "/accelerators/0/area_mm2/source", "/accelerators/0/items/0", "/prepare/bytes",
-          "/prepare/state_bytes", "/prepare/predicted_us", "/decode_step/dense_us",
-          "/decode_step/method_us", "/decode_step/speedup/value", "/decode_step/break_even_context",
-          "/by_layer/0/layer"}) {
+    for (const char* pointer : {"/method",
+                                "/params",
+                                "/device",
+                                "/empty_heads",
+                                "/error/relative_l2/mean",
+                                "/error/relative_l2/p50",
+                                "/error/relative_l2/p95",
+                                "/error/relative_l2/max",
+                                "/error/cosine_mean",
+                                "/selection/rows_per_head_mean",
+                                "/selection/union_rows_mean",
+                                "/selection/union_fraction",
+                                "/selection/gqa_amplification",
+                                "/selection/mass_recall_mean",
+                                "/traffic/dense_bytes",
+                                "/traffic/requested_bytes",
+                                "/traffic/sector_bytes",
+                                "/traffic/dram_read_bytes",
+                                "/traffic/dram_write_bytes",
+                                "/traffic/by_tensor/k",
+                                "/traffic/by_tensor/v",
+                                "/traffic/by_tensor/metadata",
+                                "/traffic/by_tensor/query",
+                                "/traffic/by_tensor/output",
+                                "/traffic/by_tensor/stash",
+                                "/traffic/by_tensor/partial",
+                                "/logical_access_fraction",
+                                "/ops/multiply",
+                                "/ops/add",
+                                "/ops/exp",
+                                "/ops/compare",
+                                "/ops/shift",
+                                "/ops/random_word",
+                                "/time/predicted_us/value",
+                                "/time/measured_us",
+                                "/time/measured_us_reason",
+                                "/time/terms/0/stage",
+                                "/time/terms/0/limit",
+                                "/time/terms/0/us",
+                                "/energy/total_pj/value",
+                                "/energy/items/0/item",
+                                "/energy/items/0/pj",
+                                "/energy/items/0/source",
+                                "/accelerators/1/name",
+                                "/accelerators/0/node_nm",
+                                "/accelerators/0/memory",
+                                "/accelerators/0/total_pj/low",
+                                "/accelerators/0/datapath_pj/high",
+                                "/accelerators/0/area_mm2/source",
+                                "/accelerators/0/items/0",
+                                "/prepare/bytes",
+                                "/prepare/state_bytes",
+                                "/prepare/predicted_us",
+                                "/decode_step/dense_us",
+                                "/decode_step/method_us",
+                                "/decode_step/speedup/value",
+                                "/decode_step/break_even_context",
+                                "/by_layer/0/layer"}) {
       INFO(pointer);
       CHECK(method.contains(nlohmann::json::json_pointer(pointer)));
     }
@@ -179,7 +219,11 @@ TEST_CASE("program: attention grows with batch and context, and predict agrees w
   const TemporaryFolder folder;
   const auto attention = [&](const std::string& size) {
     return document_of(folder, "predict --method dense --llm smollm2-135m " + size)
-        .at("methods").at(0).at("attention_us").at("value").get<double>();
+        .at("methods")
+        .at(0)
+        .at("attention_us")
+        .at("value")
+        .get<double>();
   };
   const double small = attention("--context 65536");
   CHECK(attention("--context 131072") > small);
@@ -192,7 +236,8 @@ TEST_CASE("program: energy from a trace and from its run file are close") {
   const TemporaryFolder folder;
   SmallTrace{}.write(folder.file("a.h5"));
   document_of(folder, std::string(kReplay) + " -o run.h5");
-  const std::string rest = " --method dense santa-sys:samples=32 --accelerator mac_int8 adder_value";
+  const std::string rest =
+      " --method dense santa-sys:samples=32 --accelerator mac_int8 adder_value";
   const auto exact = document_of(folder, "energy a.h5" + rest);
   const auto expected = document_of(folder, "energy --stats run.h5" + rest);
   CHECK(exact.at("schema") == "kvsim.energy/1");
@@ -228,8 +273,9 @@ TEST_CASE("program: list shows methods and presets, not the skeleton") {
 TEST_CASE("program: a synthetic trace is made, checked, described and replayed") {
   const TemporaryFolder folder;
   const auto made = document_of(
-      folder, "trace synth -o s.h5 --prompt-tokens 1024 --decode-steps 2 --q-heads 4 --kv-heads 2 "
-              "--head-dim 64 --v-head-dim 64");
+      folder,
+      "trace synth -o s.h5 --prompt-tokens 1024 --decode-steps 2 --q-heads 4 --kv-heads 2 "
+      "--head-dim 64 --v-head-dim 64");
   CHECK(made.at("trace").at("synthetic") == true);
   CHECK(document_of(folder, "trace check s.h5").at("files").at(0).at("good") == true);
   const auto info = document_of(folder, "trace info s.h5");

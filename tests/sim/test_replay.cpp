@@ -1,7 +1,5 @@
 // What must hold of every replay, whatever the trace: there are no golden numbers here.
 
-#include "sim/replay.h"
-
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -10,6 +8,7 @@
 #include "sim/document.h"
 #include "sim/kv_dtype.h"
 #include "sim/layer_replay.h"
+#include "sim/replay.h"
 #include "sim/summary.h"
 #include "tests/catch.h"
 #include "tests/sim/small_trace.h"
@@ -150,15 +149,17 @@ TEST_CASE("replay: parts of the document add up to their totals") {
   for (const Json& method : document.at("methods")) {
     const Json& traffic = method.at("traffic");
     double by_tensor = 0;
-    for (const auto& [tensor, bytes] : traffic.at("by_tensor").items()) by_tensor += bytes.get<double>();
-    const double dram = traffic.at("dram_read_bytes").get<double>() +
-                        traffic.at("dram_write_bytes").get<double>();
+    for (const auto& [tensor, bytes] : traffic.at("by_tensor").items())
+      by_tensor += bytes.get<double>();
+    const double dram =
+        traffic.at("dram_read_bytes").get<double>() + traffic.at("dram_write_bytes").get<double>();
     CHECK(by_tensor == Approx(dram));
     CHECK(traffic.at("dram_bytes").get<double>() == Approx(dram));
     CHECK(traffic.at("dense_bytes").get<double>() == Approx(2 * 302.5 * 2 * 32 * 2));
     const Json& time = method.at("time");
     check_estimate(time.at("predicted_us"));
-    CHECK(sum_of(time.at("terms"), "us") == Approx(time.at("predicted_us").at("value").get<double>()));
+    CHECK(sum_of(time.at("terms"), "us") ==
+          Approx(time.at("predicted_us").at("value").get<double>()));
     const Json& energy = method.at("energy");
     check_estimate(energy.at("total_pj"));
     CHECK(sum_of(energy.at("items"), "pj") ==
@@ -221,9 +222,9 @@ TEST_CASE("replay: a subset of layers and steps gives the same records as the wh
 TEST_CASE("replay: more samples and more keys mean less error") {
   const TemporaryFolder folder;
   SmallTrace{}.write(folder.file("a.h5"));
-  ReplayOptions options = options_for(
-      {folder.file("a.h5")}, {"topk:keys=8", "topk:keys=64", "topk:keys=304", "santa-iid:samples=16",
-                              "santa-iid:samples=256"});
+  ReplayOptions options =
+      options_for({folder.file("a.h5")}, {"topk:keys=8", "topk:keys=64", "topk:keys=304",
+                                          "santa-iid:samples=16", "santa-iid:samples=256"});
   options.repeats = 8;
   const Replay result = replay(options);
   std::vector<double> errors;
@@ -238,15 +239,16 @@ TEST_CASE("replay: more samples and more keys mean less error") {
 TEST_CASE("replay: a window hides older rows, and its rows lie at the end of the cache") {
   const TemporaryFolder folder;
   SmallTrace{.window_of_second = 50}.write(folder.file("a.h5"));
-  const Replay result = replay(options_for({folder.file("a.h5")}, {"dense", "santa-sys:samples=16"}));
+  const Replay result =
+      replay(options_for({folder.file("a.h5")}, {"dense", "santa-sys:samples=16"}));
   for (const MethodRun& run : result.runs) {
     for (const StepRecord& r : run.records) {
       CHECK(r.context == (r.layer == 3 ? 50 : static_cast<double>(301 + r.step)));
       for (const HeadFigures& head : r.heads) CHECK(head.v_rows <= r.context);
     }
   }
-  const LayerInfo info{.layer = 3, .q_heads = 4, .kv_heads = 2, .head_dim = 32, .v_head_dim = 32,
-                       .window = 50};
+  const LayerInfo info{
+      .layer = 3, .q_heads = 4, .kv_heads = 2, .head_dim = 32, .v_head_dim = 32, .window = 50};
   CHECK(visible_rows(info, 300, 2) == Range{253, 303});
   CHECK(visible_rows(info, 20, 2) == Range{0, 23});
   CHECK(visible_prompt(info, 300) == 50);

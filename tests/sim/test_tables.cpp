@@ -25,8 +25,9 @@ TEST_CASE("index lists name what is there") {
   for (const char* bad : {"", ",", "a", "1-", "-1", "3-1", "1,,2", "1 2", "99999999999"}) {
     CHECK_THROWS_AS(IndexList::parse(bad, "--layers"), UsageError);
   }
-  CHECK_THROWS_WITH(IndexList::parse("4", "--layers").pick(layers, "trace x.h5"),
-                    testing::ContainsSubstring("--layers: trace x.h5 has no 4, only 0, 3, 7, 8, 9"));
+  CHECK_THROWS_WITH(
+      IndexList::parse("4", "--layers").pick(layers, "trace x.h5"),
+      testing::ContainsSubstring("--layers: trace x.h5 has no 4, only 0, 3, 7, 8, 9"));
 }
 
 TEST_CASE("percentiles are nearest-rank") {

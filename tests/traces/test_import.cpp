@@ -36,8 +36,8 @@ struct Safetensors {
   json header = json::object();
   std::string data;
 
-  void add(const std::string& name, const std::string& dtype, const std::vector<std::int64_t>& shape,
-           const std::string& bytes) {
+  void add(const std::string& name, const std::string& dtype,
+           const std::vector<std::int64_t>& shape, const std::string& bytes) {
     header[name] = {{"dtype", dtype},
                     {"shape", shape},
                     {"data_offsets", {data.size(), data.size() + bytes.size()}}};
@@ -66,10 +66,14 @@ SmallShape shape_of(ElementType type) {
 
 Safetensors make_safetensors(const SmallShape& shape) {
   Safetensors file;
-  file.header["__metadata__"] = {{"num_attention_heads", "6"}, {"num_key_value_heads", "2"},
-                                 {"head_dim", "16"},           {"v_head_dim", "8"},
-                                 {"prompt_tokens", "40"},      {"decode_steps", "3"},
-                                 {"scale", "0.25"},            {"rope_theta", "100000.0"},
+  file.header["__metadata__"] = {{"num_attention_heads", "6"},
+                                 {"num_key_value_heads", "2"},
+                                 {"head_dim", "16"},
+                                 {"v_head_dim", "8"},
+                                 {"prompt_tokens", "40"},
+                                 {"decode_steps", "3"},
+                                 {"scale", "0.25"},
+                                 {"rope_theta", "100000.0"},
                                  {"model", "Hand-made"}};
   for (const int number : {3, 11}) {
     const TraceLayer layer = small_layer(shape, number);
@@ -149,7 +153,8 @@ TEST_CASE("metadata that is missing or wrong is refused by name") {
   CHECK_THAT(refused("scale", "inf"), ContainsSubstring("metadata 'scale' is 'inf'"));
   CHECK_THAT(refused("rope", "maybe"), ContainsSubstring("metadata 'rope' is 'maybe'"));
   CHECK_THAT(refused("num_key_value_heads", "4"), ContainsSubstring("expected a whole multiple"));
-  CHECK_THAT(refused("scale", 0.25), ContainsSubstring("__metadata__ 'scale' is number, expected a string"));
+  CHECK_THAT(refused("scale", 0.25),
+             ContainsSubstring("__metadata__ 'scale' is number, expected a string"));
 }
 
 TEST_CASE("tensors that are missing or wrong are refused by name") {
@@ -212,7 +217,8 @@ TEST_CASE("damaged safetensors files are refused") {
   CHECK_THAT(importer.error(good.with_header(std::string(100000, '['))),
              ContainsSubstring("no valid JSON"));
   const char* const kMalformed = "expected an object with dtype, shape and two data_offsets";
-  CHECK_THAT(broken([](json& h) { h["layers.3.k"].erase("shape"); }), ContainsSubstring(kMalformed));
+  CHECK_THAT(broken([](json& h) { h["layers.3.k"].erase("shape"); }),
+             ContainsSubstring(kMalformed));
   CHECK_THAT(broken([](json& h) { h["layers.3.k"]["shape"][0] = -2; }),
              ContainsSubstring(kMalformed));
   CHECK_THAT(broken([](json& h) { h["layers.3.k"]["shape"][0] = "2"; }),
@@ -224,11 +230,17 @@ TEST_CASE("damaged safetensors files are refused") {
              ContainsSubstring(kMalformed));
   CHECK_THAT(broken([](json& h) { h["layers.3.k"]["shape"][0] = 3; }),
              ContainsSubstring("data_offsets span 2752 bytes, expected 4128 for BF16 [3, 43, 16]"));
-  CHECK_THAT(broken([](json& h) { h["layers.3.k"]["shape"] = {1ull << 40, 1ull << 40}; }),
+  CHECK_THAT(broken([](json& h) {
+               h["layers.3.k"]["shape"] = {1ull << 40, 1ull << 40};
+             }),
              ContainsSubstring("expected 9223372036854775807"));
-  CHECK_THAT(broken([](json& h) { h["layers.3.k"]["data_offsets"] = {10, 4}; }),
+  CHECK_THAT(broken([](json& h) {
+               h["layers.3.k"]["data_offsets"] = {10, 4};
+             }),
              ContainsSubstring("data_offsets are [10, 4]"));
-  CHECK_THAT(broken([](json& h) { h["layers.3.k"]["data_offsets"] = {0, 2752}; }),
+  CHECK_THAT(broken([](json& h) {
+               h["layers.3.k"]["data_offsets"] = {0, 2752};
+             }),
              ContainsSubstring("overlap"));
   CHECK_THAT(broken([](json& h) { h["__metadata__"] = 3; }),
              ContainsSubstring("__metadata__ is no JSON object"));
@@ -266,8 +278,8 @@ namespace {
 struct FlashInferSet {
   static constexpr std::int64_t kPages = 6;
   static constexpr std::int64_t kPageSize = 4;
-  HostTensor k = random_tensor(ElementType::kBfloat16, kPages * kPageSize, 2, 8, 1);
-  HostTensor v = random_tensor(ElementType::kBfloat16, kPages * kPageSize, 2, 8, 2);
+  HostTensor k = random_tensor(ElementType::kBfloat16, kPages* kPageSize, 2, 8, 1);
+  HostTensor v = random_tensor(ElementType::kBfloat16, kPages* kPageSize, 2, 8, 2);
   HostTensor q = random_tensor(ElementType::kBfloat16, 2, 4, 8, 3);
   std::vector<std::int32_t> indptr{0, 3, 4};
   std::vector<std::int32_t> indices{5, 0, 2, 3};
@@ -407,17 +419,22 @@ TEST_CASE("FlashInfer-Trace inputs without data, with strides or of wrong shape 
     change(set);
     return set.error(options);
   };
-  CHECK_THAT(refused([](FlashInferSet& s) { s.input("k_cache") = {{"type", "random"}}; }),
+  CHECK_THAT(refused([](FlashInferSet& s) {
+               s.input("k_cache") = {{"type", "random"}};
+             }),
              ContainsSubstring("w.jsonl: workload 0: input 'k_cache' is of type random: the file "
                                "holds no data for it"));
-  CHECK_THAT(refused([](FlashInferSet& s) { s.input("q")["strides"] = {64, 8, 1}; }),
+  CHECK_THAT(refused([](FlashInferSet& s) {
+               s.input("q")["strides"] = {64, 8, 1};
+             }),
              ContainsSubstring("input 'q' has 'strides': only contiguous tensors"));
   CHECK_THAT(refused([](FlashInferSet& s) { s.line["workload"]["inputs"].erase("sm_scale"); }),
              ContainsSubstring("input 'sm_scale' is missing"));
   CHECK_THAT(refused([](FlashInferSet& s) { s.input("sm_scale")["value"] = -1; }),
              ContainsSubstring("sm_scale is -1, expected a number > 0"));
-  CHECK_THAT(refused([](FlashInferSet& s) { s.input("q")["path"] = "none.safetensors"; }),
-             ContainsSubstring("'none.safetensors' is not found in the folder of the file or above"));
+  CHECK_THAT(
+      refused([](FlashInferSet& s) { s.input("q")["path"] = "none.safetensors"; }),
+      ContainsSubstring("'none.safetensors' is not found in the folder of the file or above"));
   CHECK_THAT(refused([](FlashInferSet& s) { s.input("q")["tensor_key"] = "queries"; }),
              ContainsSubstring("tensor 'queries' is missing"));
   CHECK_THAT(refused([](FlashInferSet& s) { s.input("v_cache")["tensor_key"] = "ckv"; }),
@@ -430,11 +447,15 @@ TEST_CASE("FlashInfer-Trace inputs without data, with strides or of wrong shape 
              ContainsSubstring("expected an object with 'definition' and 'workload'"));
   CHECK_THAT(refused([](FlashInferSet& s) { s.indices[1] = 6; }),
              ContainsSubstring("kv_indices: page 6, expected 0 to 5"));
-  CHECK_THAT(refused([](FlashInferSet& s) { s.indptr = {0, 5, 4}; }),
+  CHECK_THAT(refused([](FlashInferSet& s) {
+               s.indptr = {0, 5, 4};
+             }),
              ContainsSubstring("kv_indptr: expected 3 ascending values from 0 to 4"));
   CHECK_THAT(refused([](FlashInferSet& s) { s.last[0] = 5; }),
              ContainsSubstring("kv_last_page_len: 5 for sequence 0, expected 1 to 4"));
-  CHECK_THAT(refused([](FlashInferSet& s) { s.indptr = {0, 0, 4}; }),
+  CHECK_THAT(refused([](FlashInferSet& s) {
+               s.indptr = {0, 0, 4};
+             }),
              ContainsSubstring("sequence 0 has 0 cached tokens, expected at least 2"));
   CHECK_THAT(refused([](FlashInferSet&) {}, {}),
              ContainsSubstring("the batch holds 2 sequences, choose one of 0 to 1"));
@@ -461,7 +482,8 @@ TEST_CASE("scalars may be tensors, and one of several workloads must be chosen")
     CHECK_THAT(run({false, false, {}, 1}), ContainsSubstring("sm_scale is -"));
   }
   write_bytes(path, read_bytes(path) + read_bytes(path));
-  CHECK_THAT(run({true, false, {}, 1}), ContainsSubstring("holds 2 workloads, choose one of 0 to 1"));
+  CHECK_THAT(run({true, false, {}, 1}),
+             ContainsSubstring("holds 2 workloads, choose one of 0 to 1"));
   write_bytes(path, "{not json\n");
   CHECK_THAT(run({true, false, {}, 1}), ContainsSubstring("workload 0: no valid JSON"));
   write_bytes(path, "\n");

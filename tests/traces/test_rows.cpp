@@ -67,7 +67,8 @@ TEST_CASE("products of rows and vectors equal the sums written out") {
   for (std::size_t c = 0; c < 3; ++c) {
     for (std::size_t r = 0; r < 77; ++r) {
       double sum = 0;
-      for (std::size_t j = 0; j < 24; ++j) sum = std::fma(rows[r * 24 + j], vectors[c * 24 + j], sum);
+      for (std::size_t j = 0; j < 24; ++j)
+        sum = std::fma(rows[r * 24 + j], vectors[c * 24 + j], sum);
       REQUIRE(out[c * 77 + r] == sum);
     }
   }

@@ -188,7 +188,8 @@ TEST_CASE("specs that make no sense are refused by name, before a file is made")
   CHECK_THAT(refused([](SynthSpec& s) { s.latent = true; }),
              ContainsSubstring("kv_heads is 2, expected 1 with the latent layout"));
   CHECK_THAT(refused([](SynthSpec& s) { s.head_dim = 4; }), ContainsSubstring("head_dim is 4"));
-  CHECK_THAT(refused([](SynthSpec& s) { s.prompt_tokens = 0; }), ContainsSubstring("prompt_tokens"));
+  CHECK_THAT(refused([](SynthSpec& s) { s.prompt_tokens = 0; }),
+             ContainsSubstring("prompt_tokens"));
   CHECK(folder.files() == 0);
 }
 

@@ -58,8 +58,7 @@ void write_small(const std::string& path, const SmallShape& shape, bool compress
 }  // namespace
 
 TEST_CASE("a trace comes back as it was written, in every type and layout") {
-  const auto type =
-      GENERATE(ElementType::kFloat32, ElementType::kFloat16, ElementType::kBfloat16);
+  const auto type = GENERATE(ElementType::kFloat32, ElementType::kFloat16, ElementType::kBfloat16);
   const bool latent = GENERATE(false, true);
   const bool compress = GENERATE(false, true);
   SmallShape shape = shape_of(type, latent);

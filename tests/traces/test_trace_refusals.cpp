@@ -118,14 +118,11 @@ std::vector<Refusal> refusals_of_datasets() {
        "/tokens: shape is [20], expected [22] (prompt_tokens + decode_steps)"},
       {"token type", set("/tokens", NumberType::kFloat32, {22}),
        "/tokens: type is float32, expected int32"},
-      {"token sign",
-       [](RawTrace& raw) { raw.datasets["/tokens"].values = {-1}; },
+      {"token sign", [](RawTrace& raw) { raw.datasets["/tokens"].values = {-1}; },
        "/tokens: token 0 is -1, expected an id >= 0"},
-      {"layer name",
-       [](RawTrace& raw) { raw.attributes["/layers/x1"]["scale"] = 0.1; },
+      {"layer name", [](RawTrace& raw) { raw.attributes["/layers/x1"]["scale"] = 0.1; },
        "/layers/x1: expected a layer number from 0 to 4095"},
-      {"layer number",
-       [](RawTrace& raw) { raw.attributes["/layers/5000"]["scale"] = 0.1; },
+      {"layer number", [](RawTrace& raw) { raw.attributes["/layers/5000"]["scale"] = 0.1; },
        "/layers/5000: expected a layer number from 0 to 4095"},
       {"k NaN", poison("/layers/0/k", NAN),
        "/layers/0/k: value at [0, 5, 5] (kv_heads, prompt_tokens + decode_steps, head_dim) is not "
@@ -185,7 +182,8 @@ TEST_CASE("latent traces must fit their layout") {
   CHECK_THAT(read_all(path), ContainsSubstring("/layers/0/kv: dataset is missing"));
   raw.datasets["/layers/0/kv"] = {NumberType::kFloat32, {22, 8}, {}};
   raw.write(path);
-  CHECK_THAT(read_all(path), ContainsSubstring("/layers/0/kv: shape is [22, 8], expected [1, 22, 8]"));
+  CHECK_THAT(read_all(path),
+             ContainsSubstring("/layers/0/kv: shape is [22, 8], expected [1, 22, 8]"));
   raw.datasets["/layers/0/kv"].extent = {1, 22, 8};
   raw.write(path);
   CHECK(read_all(path).empty());

@@ -63,7 +63,8 @@ TEST_CASE("a trace with flipped bytes is read or refused, and never crashes the 
     const int flips = trial % 2 == 0 ? 1 : 6;
     for (int flip = 0; flip < flips; ++flip) {
       // Metadata lies at the beginning and between the datasets.
-      const std::size_t range = trial % 4 < 2 ? std::min<std::size_t>(good.size(), 4096) : good.size();
+      const std::size_t range =
+          trial % 4 < 2 ? std::min<std::size_t>(good.size(), 4096) : good.size();
       bad[random() % range] = static_cast<char>(random());
     }
     write_bytes(path, bad);

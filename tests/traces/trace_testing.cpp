@@ -93,10 +93,8 @@ TraceLayer small_layer(const SmallShape& shape, int number) {
   const auto seed = static_cast<std::uint64_t>(number) * 100;
   const std::int64_t tokens = shape.prompt_tokens + shape.decode_steps;
   TraceLayer layer;
-  layer.info = {number,           shape.q_heads,    shape.kv_heads,
-                shape.head_dim,   shape.v_head_dim, 0.3,
-                17,               30.0,             KvLayout::kHeads,
-                shape.type};
+  layer.info = {number, shape.q_heads, shape.kv_heads,   shape.head_dim, shape.v_head_dim, 0.3,
+                17,     30.0,          KvLayout::kHeads, shape.type};
   layer.k = random_tensor(shape.type, shape.kv_heads, tokens, shape.head_dim, seed + 1);
   layer.v = random_tensor(shape.type, shape.kv_heads, tokens, shape.v_head_dim, seed + 2);
   if (shape.latent) {
@@ -115,12 +113,9 @@ TraceLayer small_layer(const SmallShape& shape, int number) {
 }
 
 RawTrace::RawTrace() {
-  attributes["/"] = {{"format", std::string("kvsim-trace")},
-                     {"version", std::int64_t{1}},
-                     {"model", std::string("raw")},
-                     {"prompt_tokens", std::int64_t{20}},
-                     {"decode_steps", std::int64_t{2}},
-                     {"rope", std::string("none")}};
+  attributes["/"] = {{"format", std::string("kvsim-trace")}, {"version", std::int64_t{1}},
+                     {"model", std::string("raw")},          {"prompt_tokens", std::int64_t{20}},
+                     {"decode_steps", std::int64_t{2}},      {"rope", std::string("none")}};
   datasets["/tokens"] = {hdf5::NumberType::kInt32, {22}, {}};
   for (const std::string layer : {"/layers/0", "/layers/7"}) {
     attributes[layer] = {{"q_heads", std::int64_t{4}},
@@ -149,7 +144,8 @@ void RawTrace::write(const std::string& path) const {
     std::vector<float> values = data.values;
     values.resize(static_cast<std::size_t>(hdf5::elements_of(data.extent)), 0.0f);
     if (data.values.empty()) fill_gaussian(RandomStream{}, 0, values);
-    if (data.type == hdf5::NumberType::kFloat32) dataset.write_raw(std::as_bytes(std::span(values)));
+    if (data.type == hdf5::NumberType::kFloat32)
+      dataset.write_raw(std::as_bytes(std::span(values)));
     if (data.type == hdf5::NumberType::kFloat64 || data.type == hdf5::NumberType::kInt64) {
       const std::vector<double> wide(values.begin(), values.end());
       dataset.write_raw(std::as_bytes(std::span(wide)));
