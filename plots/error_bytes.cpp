@@ -14,7 +14,7 @@ namespace {
 // Errors this much smaller than the largest one are shown at the lower edge: rounding of dense
 // attention would squeeze all others into a corner.
 constexpr double kSpan = 1e-3;
-constexpr double kApart = 8;   // pixels between points
+constexpr double kApart = 10;  // pixels between points
 constexpr double kRadius = 4;  // of a marker
 
 struct Point {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace kvsim {
 namespace {
@@ -27,7 +28,7 @@ Colour shade(Colour colour, std::size_t step) {
   Colour result = 0;
   for (const int shift : {16, 8, 0}) {
     const double mixed = channel(colour, shift) * (1 - white) + 255 * white;
-    result |= static_cast<Colour>(mixed + 0.5) << shift;
+    result |= static_cast<Colour>(std::lround(mixed)) << shift;
   }
   return result;
 }
@@ -43,7 +44,7 @@ Look method_look(std::size_t index) {
 }
 
 std::string hex(Colour colour, double transparency) {
-  const auto alpha = static_cast<unsigned>(transparency * 255 + 0.5);
+  const auto alpha = static_cast<unsigned>(std::lround(transparency * 255));
   if (alpha == 0) return fmt::format("#{:06X}", colour);
   return fmt::format("#{:02X}{:06X}", alpha, colour);
 }

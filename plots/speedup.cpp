@@ -176,11 +176,12 @@ Figure draw(const Document& document) {
   figure.add(panel);
   std::vector<SideLabel> labels;
   for (const Curve& curve : curves) {
-    draw_break_even(figure, panel, curve);
     labels.push_back({curve.label, curve.note, curve.look, panel.x_pixel(curve.contexts.back()),
                       panel.y_pixel(curve.speedups.back().value)});
   }
   draw_side_labels(figure, labels, layout.labels);
+  // The first of several at the same place is on top, as with the band.
+  for (std::size_t i = curves.size(); i-- > 0;) draw_break_even(figure, panel, curves[i]);
   const std::string shared =
       groups.size() < curves.size() ? "; methods whose curves coincide take turns on one line" : "";
   figure.footnote("bands: 90 % intervals; ticks across 1: break-even context of the attention" +

@@ -56,6 +56,11 @@ std::vector<LayersAndTime> times_at(const Serving& serving, const Method& method
   return times;
 }
 
+bool is_baseline(const DecodeStudy& study) {
+  return study.method.name == study.dense.name &&
+         study.method.parameters.values() == study.dense.parameters.values();
+}
+
 /// Predicted attention of dense over that of the method.
 double attention_speedup(const DecodeStudy& study, std::int64_t context) {
   const auto dense =
@@ -99,16 +104,21 @@ DecodeStep study_step(const DecodeStudy& study, std::int64_t context, bool exact
 }
 
 std::optional<std::int64_t> break_even_context(const DecodeStudy& study) {
+  if (is_baseline(study)) return std::nullopt;
+  const auto beats = [&](std::int64_t context) {
+    constexpr double kMargin = 1e-9;  // equal costs may differ by the order of their sums
+    return attention_speedup(study, context) > 1 + kMargin;
+  };
   std::int64_t loses = 0;
   std::int64_t wins = 16;
-  while (attention_speedup(study, wins) <= 1) {
+  while (!beats(wins)) {
     loses = wins;
     wins *= 2;
     if (wins > kMaxContext) return std::nullopt;
   }
   while (wins - loses > 1) {
     const std::int64_t middle = loses + (wins - loses) / 2;
-    (attention_speedup(study, middle) > 1 ? wins : loses) = middle;
+    (beats(middle) ? wins : loses) = middle;
   }
   return wins;
 }
@@ -141,7 +151,7 @@ Json decode_step_json(const DecodeStudy& study, std::int64_t context, bool exact
   } else {
     json["break_even_context"] = nullptr;
     json["break_even_context_reason"] =
-        study.method.name == study.dense.name
+        is_baseline(study)
             ? "it is the baseline"
             : "its predicted attention beats dense at no context up to 1048576 tokens";
   }

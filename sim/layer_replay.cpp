@@ -72,12 +72,6 @@ LayerReplay::States LayerReplay::prepare(int kv_head) const {
   for (const NamedMethod& method : job_.methods) {
     for (std::size_t repeat = 0; repeat < repeats_; ++repeat) {
       states.push_back(method.method->prepare(prompt));
-      if (states.back() && layer_.info.window > 0) {
-        fail<UsageError>(
-            "method '{}' keeps state, which layer {} of {} with its window of {} tokens "
-            "does not support",
-            method.name, layer_.info.layer, job_.trace, layer_.info.window);
-      }
     }
   }
   return states;

@@ -33,12 +33,11 @@ std::string whole_text(const Json& number) { return fmt::format("{:.0f}", number
 std::string interval_text(const Json& estimate, double unit) {
   if (estimate.is_null()) return "-";
   return fmt::format("{} [{}, {}]", number_text(estimate.at("value"), unit),
-                     number_text(estimate.at("low"), unit),
-                     number_text(estimate.at("high"), unit));
+                     number_text(estimate.at("low"), unit), number_text(estimate.at("high"), unit));
 }
 
 MethodTable::MethodTable(const Json& methods) : methods_(methods) {
-  std::vector<std::string> names{"", ""};
+  std::vector<std::string> names(2);  // two empty lines of head
   for (const Json& method : methods) names.push_back(method.at("spec").get<std::string>());
   add_column(std::move(names));
 }
@@ -54,7 +53,7 @@ void MethodTable::add_column(std::vector<std::string> cells) {
 void MethodTable::figure(const std::string& name, const Cell& cell) {
   const std::size_t comma = name.rfind(", ");
   std::vector<std::string> cells{name.substr(0, comma)};
-  cells.push_back(comma == std::string::npos ? "" : name.substr(comma + 2));
+  cells.push_back(comma == std::string::npos ? std::string() : name.substr(comma + 2));
   for (const Json& method : methods_) cells.push_back(cell(method));
   add_column(std::move(cells));
 }
@@ -88,7 +87,8 @@ std::string MethodTable::text() const {
     };
     Table table(line(0));
     for (std::size_t row = 1; row < columns_[0].cells.size(); ++row) table.add_row(line(row));
-    text += (text.empty() ? "" : "\n") + table.text();
+    if (!text.empty()) text += '\n';
+    text += table.text();
   }
   return text;
 }

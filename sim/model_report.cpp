@@ -28,12 +28,11 @@ std::string stages_text(const Json& layer) {
     for (const Json& access : stage.at("accesses")) {
       accesses.add_row({name, text_of(access.at("direction")) + " " + text_of(access.at("tensor")),
                         number_text(access.at("row_bytes")), whole_text(access.at("rows")),
-                        whole_text(access.at("requests")),
-                        whole_text(access.at("bytes"))});
+                        whole_text(access.at("requests")), whole_text(access.at("bytes"))});
     }
     for (const Json& op : stage.at("ops")) {
-      ops.add_row({name, text_of(op.at("phase")) + " " + text_of(op.at("op")),
-                   whole_text(op.at("count"))});
+      ops.add_row(
+          {name, text_of(op.at("phase")) + " " + text_of(op.at("op")), whole_text(op.at("count"))});
     }
   }
   return accesses.text() + "\n" + ops.text();

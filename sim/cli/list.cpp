@@ -3,24 +3,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "core/error.h"
 #include "core/table.h"
 #include "kernels/method.h"
 #include "models/presets.h"
-#include "sim/cli/command_line.h"
+#include "sim/cli/list_kind.h"
 #include "sim/cli/verb.h"
 #include "sim/cli/version.h"
-#include "sim/json.h"
 
 namespace kvsim {
+
+std::string titles_text(const Json& items) {
+  std::size_t width = 0;
+  for (const Json& item : items) {
+    width = std::max(width, display_width(item.at("name").get<std::string>()));
+  }
+  std::string text;
+  for (const Json& item : items) {
+    text += fmt::format("{:<{}}  {}\n", item.at("name").get<std::string>(), width,
+                        item.at("title").get<std::string>());
+  }
+  return text;
+}
+
 namespace {
 
-constexpr std::array<std::string_view, 5> kPresetKinds{"gpus", "memories", "nodes", "accelerators",
-                                                       "llms"};
-
-Json method_items() {
+Json method_items(const CommandLine&) {
   Json items = Json::array();
   for (const std::string& name : method_registry().names()) {
     const MethodInfo& info = method_registry().at(name);
@@ -69,43 +78,48 @@ std::string methods_text(const Json& items) {
   return text;
 }
 
-std::string presets_text(const Json& items) {
-  std::size_t width = 0;
-  for (const Json& item : items) {
-    width = std::max(width, display_width(item.at("name").get<std::string>()));
+/// The kinds that are folders of models/presets.
+void register_presets(Registry<ListKind>& registry) {
+  for (const char* kind : {"gpus", "memories", "nodes", "accelerators", "llms"}) {
+    registry.add(kind, {[kind](const CommandLine& line) {
+                          return preset_items(kind, Presets(line.presets()));
+                        },
+                        titles_text});
   }
-  std::string text;
-  for (const Json& item : items) {
-    text += fmt::format("{:<{}}  {}\n", item.at("name").get<std::string>(), width,
-                        item.at("title").get<std::string>());
-  }
-  return text;
 }
 
 void run(const std::vector<std::string>& words) {
-  CommandLine line("list methods|gpus|memories|nodes|accelerators|llms",
+  const auto& registry = list_kind_registry();
+  const std::string kinds = fmt::format("{}", fmt::join(registry.names(), "|"));
+  CommandLine line("list " + kinds,
                    "Names to choose from, with parameters, defaults, units and sources.");
   line.take_positional("kind", "what to list");
   if (!line.parse(words)) return;
-  const std::vector<std::string> kinds = line.list("kind");
-  const bool known = kinds.size() == 1 &&
-                     (kinds[0] == "methods" || std::find(kPresetKinds.begin(), kPresetKinds.end(),
-                                                         kinds[0]) != kPresetKinds.end());
-  if (!known) {
-    fail<UsageError>("found '{}', expected one of: methods, {}", fmt::join(kinds, " "),
-                     fmt::join(kPresetKinds, ", "));
+  const std::vector<std::string> asked = line.list("kind");
+  if (asked.size() != 1) {
+    fail<UsageError>("found {} kinds, expected one of: {}", asked.size(),
+                     fmt::join(registry.names(), ", "));
   }
-  const bool methods = kinds[0] == "methods";
-  const Json items = methods ? method_items() : preset_items(kinds[0], Presets(line.presets()));
-  if (line.json()) {
-    return print_document(Json{
-        {"schema", "kvsim.list/1"}, {"version", version()}, {"kind", kinds[0]}, {"items", items}});
-  }
-  print_text(methods ? methods_text(items) : presets_text(items));
+  const ListKind& kind = registry.at(asked[0]);
+  const Json items = kind.items(line);
+  if (!line.json()) return print_text(kind.text(items));
+  print_document(
+      {{"schema", "kvsim.list/1"}, {"version", version()}, {"kind", asked[0]}, {"items", items}});
 }
 
 KVSIM_REGISTER_VERB("list",
-                    {"methods, gpus, memories, nodes, accelerators or llms to choose from", run});
+                    {"methods, GPUs, memories, nodes, accelerators, LLMs ... to choose from", run});
 
 }  // namespace
+
+Registry<ListKind>& list_kind_registry() {
+  static Registry<ListKind> registry = [] {
+    Registry<ListKind> kinds("kind");
+    kinds.add("methods", {method_items, methods_text});
+    register_presets(kinds);
+    return kinds;
+  }();
+  return registry;
+}
+
 }  // namespace kvsim

@@ -68,7 +68,7 @@ const std::vector<BadInput> kBadCommands{
     {"energy good.h5 --method dense", 2, "--accelerator is missing"},
     {"energy --method dense --accelerator mac_int8", 2, "give traces or --stats"},
     {"energy good.h5 --stats run.h5 --method dense --accelerator mac_int8", 2, "one of them"},
-    {"list", 2, "expected one of: methods"},
+    {"list", 2, "found 0 kinds, expected one of: accelerators"},
     {"list fruits", 2, "'fruits'"},
     {"trace", 2, "expected one of"},
     {"trace frob", 2, "unknown trace verb 'frob'"},
