@@ -101,20 +101,4 @@ LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, c
   return prediction;
 }
 
-std::vector<LayersAndTime> attention_times(const Serving& serving,
-                                           std::span<const LayerClass> classes,
-                                           const Method& method, std::int64_t context) {
-  std::vector<LayersAndTime> times;
-  for (const LayerClass& layer : classes) {
-    times.push_back({layer.layers, predict_layer(serving, layer, method, context).attention_us});
-  }
-  return times;
-}
-
-double attention_us(std::span<const LayersAndTime> times) {
-  double sum = 0;
-  for (const LayersAndTime& time : times) sum += time.layers * time.attention_us.value;
-  return sum;
-}
-
 }  // namespace kvsim

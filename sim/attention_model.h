@@ -54,11 +54,4 @@ struct LayerPrediction {
 LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, const Method& method,
                               std::int64_t context);
 
-/// Attention time of all layers at a context.
-std::vector<LayersAndTime> attention_times(const Serving& serving,
-                                           std::span<const LayerClass> classes,
-                                           const Method& method, std::int64_t context);
-/// Σ over layers, value only.
-double attention_us(std::span<const LayersAndTime> times);
-
 }  // namespace kvsim

@@ -56,6 +56,13 @@ std::vector<LayersAndTime> times_at(const Serving& serving, const Method& method
   return times;
 }
 
+/// Σ over layers, value only.
+double attention_us(std::span<const LayersAndTime> times) {
+  double sum = 0;
+  for (const LayersAndTime& time : times) sum += time.layers * time.attention_us.value;
+  return sum;
+}
+
 bool is_baseline(const DecodeStudy& study) {
   return study.method.name == study.dense.name &&
          study.method.parameters.values() == study.dense.parameters.values();

@@ -10,30 +10,32 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kLineWidth = 110;
+constexpr std::size_t kLineWidth = 120;
 constexpr double kPjPerUj = 1e6;
 
-/// Four significant digits without an exponent where that is readable.
-std::string four_digits(double value) {
+/// Significant digits without an exponent where that is readable.
+std::string digits_of(double value, int digits) {
   const double size = std::abs(value);
-  if (size >= 1e4 && size < 1e7) return fmt::format("{:.0f}", value);
-  return fmt::format("{:.4g}", value);
+  if (size >= std::pow(10, digits) && size < 1e7) return fmt::format("{:.0f}", value);
+  return fmt::format("{:.{}g}", value, digits);
+}
+
+std::string text_of(const Json& number, double unit, int digits) {
+  if (number.is_null()) return "-";
+  if (number.is_number_integer() && unit == 1) return fmt::format("{}", number.get<std::int64_t>());
+  return digits_of(number.get<double>() / unit, digits);
 }
 
 }  // namespace
 
-std::string number_text(const Json& number, double unit) {
-  if (number.is_null()) return "-";
-  if (number.is_number_integer() && unit == 1) return fmt::format("{}", number.get<std::int64_t>());
-  return four_digits(number.get<double>() / unit);
-}
+std::string number_text(const Json& number, double unit) { return text_of(number, unit, 4); }
 
 std::string whole_text(const Json& number) { return fmt::format("{:.0f}", number.get<double>()); }
 
 std::string interval_text(const Json& estimate, double unit) {
   if (estimate.is_null()) return "-";
-  return fmt::format("{} [{}, {}]", number_text(estimate.at("value"), unit),
-                     number_text(estimate.at("low"), unit), number_text(estimate.at("high"), unit));
+  const auto bound = [&](const char* key) { return text_of(estimate.at(key), unit, 3); };
+  return fmt::format("{} [{}, {}]", bound("value"), bound("low"), bound("high"));
 }
 
 MethodTable::MethodTable(const Json& methods) : methods_(methods) {
@@ -43,7 +45,7 @@ MethodTable::MethodTable(const Json& methods) : methods_(methods) {
 }
 
 void MethodTable::add_column(std::vector<std::string> cells) {
-  Column column{std::move(cells), 0};
+  Column column{std::move(cells), 0, std::exchange(begin_block_, false)};
   for (const std::string& cell : column.cells) {
     column.width = std::max(column.width, display_width(cell));
   }
@@ -76,7 +78,8 @@ std::string MethodTable::text() const {
     std::vector<std::size_t> block{0};
     std::size_t width = columns_[0].width;
     while (first < columns_.size() &&
-           (block.size() == 1 || width + 2 + columns_[first].width <= kLineWidth)) {
+           (block.size() == 1 || (!columns_[first].begins_block &&
+                                  width + 2 + columns_[first].width <= kLineWidth))) {
       width += 2 + columns_[first].width;
       block.push_back(first++);
     }
@@ -103,7 +106,6 @@ void MethodTable::accelerators() {
     const std::string base = fmt::format("/accelerators/{}", i);
     interval(name + ", uJ", base + "/total_pj", kPjPerUj);
     interval("its datapath, uJ", base + "/datapath_pj", kPjPerUj);
-    interval("its time, us", base + "/predicted_us");
   }
 }
 

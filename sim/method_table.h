@@ -23,19 +23,23 @@ class MethodTable {
   /// units of `unit` of the document's (1e6 shows pJ as uJ).
   void number(const std::string& name, const std::string& pointer, double unit = 1);
   void interval(const std::string& name, const std::string& pointer, double unit = 1);
-  /// Energy, datapath energy and time of each accelerator.
+  /// Whole and datapath energy of each accelerator.
   void accelerators();
+  /// The next figure begins a new block of lines.
+  void new_block() { begin_block_ = true; }
   std::string text() const;
 
  private:
   struct Column {
     std::vector<std::string> cells;  // two lines of head, then the methods
     std::size_t width = 0;
+    bool begins_block = false;
   };
   void add_column(std::vector<std::string> cells);
 
   const Json& methods_;
   std::vector<Column> columns_;  // the methods' names first
+  bool begin_block_ = false;
 };
 
 /// "12.9", or "-" for null.

@@ -82,15 +82,17 @@ std::string replay_report(const Json& document) {
   table.number("of context", "/selection/union_fraction");
   table.number("GQA ampl.", "/selection/gqa_amplification");
   table.number("mass", "/selection/mass_recall_mean");
-  table.number("error, mean", "/error/relative_l2/mean");
-  table.number("rel. L2, p95", "/error/relative_l2/p95");
+  table.number("L2 error, mean", "/error/relative_l2/mean");
+  table.number("L2 error, p95", "/error/relative_l2/p95");
   table.number("DRAM, kB", "/traffic/dram_bytes", 1e3);
   table.number("of dense", "/traffic/dram_share_of_dense");
+  table.new_block();
   table.interval("GPU time, us", "/time/predicted_us");
   table.interval("GPU energy, uJ", "/energy/total_pj", 1e6);
   table.interval("its datapath, uJ", "/energy/datapath_pj", 1e6);
-  table.accelerators();
   add_decode_step(table);
+  table.new_block();
+  table.accelerators();
   return title(document) + table.text() + "\n" + notes_text(document);
 }
 

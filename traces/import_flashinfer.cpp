@@ -339,9 +339,16 @@ void require_same(const Workload& workload, const char* what, std::int64_t a, st
   }
 }
 
-/// Queries of the chosen request, [1, q_heads, head_dim], and the size of the batch.
-HostTensor read_queries(Workload& workload, const Family& family, const ImportOptions& options,
-                        std::int64_t& batch, std::int64_t& sequence) {
+/// Queries of the chosen request.
+struct Queries {
+  HostTensor rows;                   // [1, q_heads, head_dim]
+  std::vector<std::int64_t> widths;  // of the parts that make up head_dim
+  std::int64_t batch = 0;
+  std::int64_t sequence = 0;
+};
+
+Queries read_queries(Workload& workload, const Family& family, const ImportOptions& options) {
+  Queries result;
   std::vector<Workload::Tensor> parts;
   std::optional<ElementType> type;
   std::int64_t width = 0;
@@ -352,45 +359,54 @@ HostTensor read_queries(Workload& workload, const Family& family, const ImportOp
     const std::vector<std::int64_t>& first = parts.front().entry().shape;
     require_same(workload, "batch sizes of the queries", first[0], shape[0]);
     require_same(workload, "heads of the queries", first[1], shape[1]);
+    result.widths.push_back(shape[2]);
     width += shape[2];
   }
-  batch = parts.front().entry().shape[0];
-  workload.check_axis("batch_size", batch);
-  sequence = choose_sequence(workload, batch, options);
-  HostTensor q = make_tensor(*type, 1, parts.front().entry().shape[1], width);
+  result.batch = parts.front().entry().shape[0];
+  workload.check_axis("batch_size", result.batch);
+  result.sequence = choose_sequence(workload, result.batch, options);
+  result.rows = make_tensor(*type, 1, parts.front().entry().shape[1], width);
   std::int64_t column = 0;
   for (const Workload::Tensor& part : parts) {
-    gather_query(part, sequence, column, q);
+    gather_query(part, result.sequence, column, result.rows);
     column += part.entry().shape[2];
   }
-  return q;
+  return result;
 }
 
-TraceLayer read_request(Workload& workload, const ImportOptions& options, std::int64_t& sequence) {
-  const Family family = find_family(workload);
-  TraceLayer layer;
-  std::int64_t batch = 0;
-  layer.q = read_queries(workload, family, options, batch, sequence);
+/// Caches of the family's keys, of one type, with pages of one size.
+std::vector<Workload::Tensor> open_caches(Workload& workload, const Family& family,
+                                          const Queries& queries) {
   std::vector<Workload::Tensor> caches;
-  const std::size_t rank = family.latent ? 3 : 4;
-  for (const char* input : family.keys) caches.push_back(checked_tensor(workload, input, rank, {}));
-  const std::vector<std::int64_t> shape = caches.front().entry().shape;
+  std::optional<ElementType> type;
+  for (std::size_t i = 0; i < family.keys.size(); ++i) {
+    caches.push_back(checked_tensor(workload, family.keys[i], family.latent ? 3 : 4, type));
+    type = caches.back().file->element_type(caches.back().key);
+    const std::vector<std::int64_t>& shape = caches.back().entry().shape;
+    const std::vector<std::int64_t>& first = caches.front().entry().shape;
+    require_same(workload, "pages of the caches", first[0], shape[0]);
+    require_same(workload, "page sizes of the caches", first[1], shape[1]);
+    require_same(workload, "head sizes of queries and keys", queries.widths[i], shape.back());
+  }
+  workload.check_axis("num_pages", caches.front().entry().shape[0]);
+  return caches;
+}
+
+TraceLayer read_request(Workload& workload, const Family& family, const Queries& queries) {
+  TraceLayer layer;
+  layer.q = queries.rows;
+  const std::vector<Workload::Tensor> caches = open_caches(workload, family, queries);
+  const std::vector<std::int64_t>& shape = caches.front().entry().shape;
   const std::int64_t heads = family.latent ? 1 : shape[2];
   const ElementType type = caches.front().file->element_type(caches.front().key);
-  workload.check_axis("num_pages", shape[0]);
-  const PageTable table = read_page_table(workload, batch, sequence, shape[0], shape[1]);
+  const PageTable table =
+      read_page_table(workload, queries.batch, queries.sequence, shape[0], shape[1]);
   layer.k = make_tensor(type, heads, table.tokens, layer.q.shape[2]);
   std::int64_t column = 0;
   for (const Workload::Tensor& cache : caches) {
-    const std::vector<std::int64_t>& part = cache.entry().shape;
-    require_same(workload, "pages of the caches", shape[0], part[0]);
-    require_same(workload, "page sizes of the caches", shape[1], part[1]);
-    require_same(workload, "types of the caches", static_cast<int>(type),
-                 static_cast<int>(cache.file->element_type(cache.key)));
-    if (column + part.back() <= layer.k.shape[2]) gather(cache, table, column, layer.k);
-    column += part.back();
+    gather(cache, table, column, layer.k);
+    column += cache.entry().shape.back();
   }
-  require_same(workload, "head sizes of queries and keys", layer.q.shape[2], column);
   if (!family.latent) {
     const Workload::Tensor values = checked_tensor(workload, "v_cache", 4, type);
     for (std::size_t i = 0; i < 3; ++i) {
@@ -419,8 +435,9 @@ void refuse_non_finite(const Workload& workload, const char* name, const HostTen
 ImportResult import_flashinfer(const std::string& input, const std::string& output,
                                const ImportOptions& options) {
   Workload workload = choose_workload(input, options);
-  std::int64_t sequence = 0;
-  TraceLayer layer = read_request(workload, options, sequence);
+  const Family family = find_family(workload);
+  const Queries queries = read_queries(workload, family, options);
+  TraceLayer layer = read_request(workload, family, queries);
   refuse_non_finite(workload, "keys", layer.k);
   refuse_non_finite(workload, "values", layer.v);
   refuse_non_finite(workload, "queries", layer.q);
@@ -439,7 +456,8 @@ ImportResult import_flashinfer(const std::string& input, const std::string& outp
   }
   ImportResult result;
   result.info.model = workload.definition();
-  result.info.source = fmt::format("FlashInfer-Trace {}, sequence {}", workload.where(), sequence);
+  result.info.source =
+      fmt::format("FlashInfer-Trace {}, sequence {}", workload.where(), queries.sequence);
   result.info.prompt_tokens = layer.k.shape[1] - 1;
   result.info.decode_steps = 1;
   result.info.rope = "applied";

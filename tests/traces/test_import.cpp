@@ -311,6 +311,7 @@ struct FlashInferSet {
   std::string write(const TemporaryFolder& folder) const {
     Safetensors file;
     file.add("q", "BF16", {2, 4, 8}, text_of(q.data));
+    file.add("q16", "BF16", {2, 2, 16}, text_of(q.data));
     file.add("k", "BF16", {kPages, kPageSize, 2, 8}, text_of(k.data));
     file.add("v", "BF16", {kPages, kPageSize, 2, 8}, text_of(v.data));
     file.add("ckv", "BF16", {kPages, kPageSize, 16}, text_of(k.data));
@@ -439,6 +440,8 @@ TEST_CASE("FlashInfer-Trace inputs without data, with strides or of wrong shape 
              ContainsSubstring("tensor 'queries' is missing"));
   CHECK_THAT(refused([](FlashInferSet& s) { s.input("v_cache")["tensor_key"] = "ckv"; }),
              ContainsSubstring("input 'v_cache': shape is [6, 4, 16], expected 4 dimensions"));
+  CHECK_THAT(refused([](FlashInferSet& s) { s.input("q")["tensor_key"] = "q16"; }),
+             ContainsSubstring("head sizes of queries and keys: 16 and 8 differ"));
   CHECK_THAT(refused([](FlashInferSet& s) { s.line["workload"]["axes"]["batch_size"] = 3; }),
              ContainsSubstring("axis 'batch_size' is 3, expected 2 from the tensors"));
   CHECK_THAT(refused([](FlashInferSet& s) { s.line["definition"] = "rmsnorm_h4096"; }),
