@@ -1,3 +1,4 @@
+#include <atomic>
 #include <exception>
 #include <random>
 
@@ -92,14 +93,26 @@ TEST_CASE("a file on which the HDF5 library itself crashes is refused") {
   CHECK_FALSE(check.good());
 }
 
-TEST_CASE("a probe survives a visitor that crashes") {
+TEST_CASE("a probe survives a visitor that crashes, loops or takes all memory") {
   const TemporaryFolder folder;
   small_trace(folder, false);
-  const auto crash = [](const hdf5::File&) { std::abort(); };
-  CHECK_THAT(error_of([&] { hdf5::open_probed(folder.file("good.h5"), crash); }),
+  const auto probe = [&](const std::function<void(const hdf5::File&)>& visit) {
+    return error_of([&] { hdf5::open_probed(folder.file("good.h5"), visit); });
+  };
+  CHECK_THAT(probe([](const hdf5::File&) { std::abort(); }),
              ContainsSubstring("good.h5: damaged: the HDF5 library crashes on it (signal 6)"));
-  const auto complain = [](const hdf5::File&) { throw RuntimeError("left to the next reader"); };
-  CHECK(hdf5::open_probed(folder.file("good.h5"), complain).exists("/layers"));
+  CHECK_THAT(probe([](const hdf5::File&) {
+               std::vector<std::vector<char>> blocks;
+               for (;;) blocks.emplace_back(std::size_t{1} << 28);
+             }),
+             ContainsSubstring("good.h5: damaged: the HDF5 library asks for more than"));
+  CHECK_THAT(probe([](const hdf5::File&) {
+               std::atomic<int> turns{0};
+               for (;;) ++turns;
+             }),
+             ContainsSubstring("good.h5: damaged: the HDF5 library does not come to an end"));
+  // Ordinary errors are left to whoever reads next.
+  CHECK(probe([](const hdf5::File&) { throw RuntimeError("not mine"); }).empty());
 }
 
 }  // namespace kvsim::testing
