@@ -36,7 +36,7 @@ CommandLine make_command_line() {
 }
 
 Json document_from_trace(const CommandLine& line, std::vector<Target> targets,
-                         DocumentOptions about) {
+                         const DocumentOptions& about) {
   ReplayOptions options = replay_options(line, line.list("trace"));
   options.targets = std::move(targets);
   const auto start = std::chrono::steady_clock::now();
@@ -67,8 +67,7 @@ void run(const std::vector<std::string>& words) {
                         .defaults = line.defaults({"layout", "l2", "seed", "repeats"})};
   add_accelerator_defaults(line, targets, about.defaults);
   const Json document = [&] {
-    if (!line.given("stats"))
-      return document_from_trace(line, std::move(targets), std::move(about));
+    if (!line.given("stats")) return document_from_trace(line, std::move(targets), about);
     const MeasuredRun measured(line.text("stats"));
     return energy_document(EnergyFromRun{measured, specs, std::move(targets)}, about);
   }();
