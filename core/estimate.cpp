@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
-#include <string>
 #include <utility>
 
 #include "core/error.h"
@@ -58,13 +56,6 @@ Estimate operator/(const Estimate& a, const Estimate& b) {
 Estimate max(const Estimate& a, const Estimate& b) {
   return {std::max(a.value, b.value), std::max(a.low, b.low), std::max(a.high, b.high),
           a.value >= b.value ? a.source : b.source};
-}
-
-void to_json(nlohmann::json& json, const Estimate& estimate) {
-  json = {{"value", estimate.value},
-          {"low", estimate.low},
-          {"high", estimate.high},
-          {"source", std::string(to_string(estimate.source))}};
 }
 
 }  // namespace kvsim

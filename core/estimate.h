@@ -1,6 +1,5 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string_view>
 
 namespace kvsim {
@@ -36,7 +35,5 @@ Estimate operator*(const Estimate& a, double factor);
 Estimate operator/(const Estimate& a, const Estimate& b);
 /// The larger of two, bound by bound.
 Estimate max(const Estimate& a, const Estimate& b);
-
-void to_json(nlohmann::json& json, const Estimate& estimate);
 
 }  // namespace kvsim

@@ -35,7 +35,7 @@ enum class Purpose : std::uint32_t {
   kSynthetic = 3,     // trace synthesis
 };
 
-/// The place a random word belongs to (DESIGN §4): the seed is the key, all else the counter.
+/// The place a random word belongs to (docs/design.md): the seed is the key, all else the counter.
 struct RandomStream {
   std::uint64_t seed = 0;
   Purpose purpose = Purpose::kSampleOffset;

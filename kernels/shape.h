@@ -23,7 +23,6 @@ struct KvFormat {
 /// sees, the current one included (after a layer's window was applied).
 struct Shape {
   std::span<const std::int64_t> contexts = {};
-  int query_tokens = 1;
   int q_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
@@ -41,12 +40,8 @@ struct Shape {
   }
   double k_row_bytes() const { return kv_format.row_bytes(head_dim); }
   double v_row_bytes() const { return kv_format.row_bytes(v_head_dim); }
-  double query_bytes() const {
-    return batch() * query_tokens * q_heads * head_dim * activation_bytes;
-  }
-  double output_bytes() const {
-    return batch() * query_tokens * q_heads * v_head_dim * activation_bytes;
-  }
+  double query_bytes() const { return batch() * q_heads * head_dim * activation_bytes; }
+  double output_bytes() const { return batch() * q_heads * v_head_dim * activation_bytes; }
 };
 
 }  // namespace kvsim

@@ -32,8 +32,13 @@ void finish_output(Work& work, const Shape& shape, const SplitPlan& plan);
 double tiles_of(const Shape& shape, int tile);
 
 /// Query heads over the whole batch.
-inline double heads_of(const Shape& shape) {
-  return shape.batch() * shape.query_tokens * shape.q_heads;
+inline double heads_of(const Shape& shape) { return shape.batch() * shape.q_heads; }
+
+/// Whether a step's scores (float32, `rows` of them over all heads) outgrow the half of shared
+/// memory that streaming leaves them, and wait in global memory instead.
+inline constexpr int kScoreBytes = 4;
+inline bool scores_spill(const DeviceLimits& limits, double rows) {
+  return kScoreBytes * rows > 0.5 * static_cast<double>(limits.shared_bytes_per_sm) * limits.sms;
 }
 
 /// Operations of `rows` dot products (summed over heads), scale included.

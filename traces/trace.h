@@ -30,7 +30,7 @@ enum class KvLayout {
   kLatent
 };  // latent: one dataset kv, V = its first v_head_dim columns
 
-/// Attributes of one layer (DESIGN §5); root attributes of the file are the defaults.
+/// Attributes of one layer (docs/formats.md); root attributes of the file are the defaults.
 struct LayerInfo {
   int layer = 0;
   int q_heads = 0;

@@ -11,9 +11,11 @@ namespace kvsim {
 namespace {
 
 constexpr int kUnitTokens = 64;
-constexpr int kScoreBytes = 4;       // scores wait on chip in fp32 …
-constexpr double kStashShare = 0.5;  // … in this share of shared memory; the rest streams
 constexpr int kTileRecordBytes = 8;  // a tile's maximum and sum
+
+double tiles_in(std::int64_t context, int tile) {
+  return std::ceil(static_cast<double>(context) / tile);
+}
 
 /// Compares of one binary search over `n` entries.
 double search_steps(double n) { return std::ceil(std::log2(std::max(n, 1.0))); }
@@ -33,17 +35,11 @@ class SantaCost : public Implementation {
   }
 
  private:
-  int tile(const Shape& shape) const {
-    if (model_.tile > 0) return model_.tile;
-    std::int64_t prompt = shape.prompt_tokens;
-    if (prompt == 0) prompt = *std::max_element(shape.contexts.begin(), shape.contexts.end());
-    return budget_tile(prompt);
-  }
-
   Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
   Work published(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
   void count_softmax(Stage& stage, const Shape& shape, const Statistics& s) const;
-  void count_select(Stage& stage, const Shape& shape, const Statistics& s) const;
+  void count_budgets(Stage& stage, const Shape& shape) const;
+  void count_draws(Stage& stage, const Shape& shape, const Statistics& s) const;
 
   SantaCostModel model_;
 };
@@ -57,29 +53,51 @@ void SantaCost::count_softmax(Stage& stage, const Shape& shape, const Statistics
   stage.count(Op::kAdd, Phase::kSelect, s.k_requests - heads);  // cumulative masses
 }
 
-void SantaCost::count_select(Stage& stage, const Shape& shape, const Statistics& s) const {
+/// Dealing samples out to tiles.
+void SantaCost::count_budgets(Stage& stage, const Shape& shape) const {
+  using Budgets = SantaCostModel::Budgets;
+  if (model_.budgets == Budgets::kNone) return;
   const double heads = heads_of(shape);
-  double words = heads * model_.random_words_per_head;
-  double multiplies = heads * model_.threshold_multiplies;
+  if (model_.budgets == Budgets::kLargestRemainder) {
+    double compares = 0;
+    for (const std::int64_t context : shape.contexts) {
+      compares += shape.q_heads * sort_compares(tiles_in(context, tile_of(model_, shape)));
+    }
+    stage.count(Op::kMultiply, Phase::kSelect,  // S * mass / total
+                tiles_of(shape, tile_of(model_, shape)) * shape.q_heads);
+    stage.count(Op::kCompare, Phase::kSelect, compares);
+    return;
+  }
   double compares = 0;
   for (const std::int64_t context : shape.contexts) {
-    const double tiles = std::ceil(static_cast<double>(context) / tile(shape));
-    words += shape.q_heads * tiles * model_.random_words_per_tile;
-    if (model_.budgets) {  // S * mass / total per tile, and the order of the remainders
-      multiplies += shape.q_heads * tiles;
-      compares += shape.q_heads * sort_compares(tiles);
-    } else {
-      compares += shape.q_heads * model_.samples * search_steps(static_cast<double>(context));
-    }
+    compares +=
+        shape.q_heads * model_.samples * search_steps(tiles_in(context, tile_of(model_, shape)));
   }
-  if (model_.budgets) {
-    multiplies += s.head_tiles;  // one offset scaled to each drawing tile's units
-    compares += s.draws * search_steps(tile(shape));
-  }
-  stage.count(Op::kRandomWord, Phase::kSelect, words);
-  stage.count(Op::kMultiply, Phase::kSelect, multiplies);
+  stage.count(Op::kRandomWord, Phase::kSelect, heads);
+  stage.count(Op::kMultiply, Phase::kSelect, heads);
+  stage.count(Op::kAdd, Phase::kSelect, heads * model_.samples);
   stage.count(Op::kCompare, Phase::kSelect, compares);
-  stage.count(Op::kAdd, Phase::kSelect, s.draws);  // thresholds step by total / S
+}
+
+/// Drawing rows, from the whole head or from each tile with a budget.
+void SantaCost::count_draws(Stage& stage, const Shape& shape, const Statistics& s) const {
+  const double heads = heads_of(shape);
+  const double tiles = tiles_of(shape, tile_of(model_, shape)) * shape.q_heads;
+  stage.count(Op::kRandomWord, Phase::kSelect,
+              heads * model_.random_words_per_head + tiles * model_.random_words_per_tile);
+  if (model_.budgets != SantaCostModel::Budgets::kNone) {
+    stage.count(Op::kMultiply, Phase::kSelect, s.head_tiles);  // the offset in the tile's units
+    stage.count(Op::kAdd, Phase::kSelect, s.draws);
+    stage.count(Op::kCompare, Phase::kSelect, s.draws * search_steps(tile_of(model_, shape)));
+    return;
+  }
+  double compares = 0;
+  for (const std::int64_t context : shape.contexts) {
+    compares += shape.q_heads * model_.samples * search_steps(static_cast<double>(context));
+  }
+  stage.count(Op::kMultiply, Phase::kSelect, heads * model_.threshold_multiplies);
+  stage.count(Op::kAdd, Phase::kSelect, heads * model_.threshold_adds);
+  stage.count(Op::kCompare, Phase::kSelect, compares);
 }
 
 /// Gather and add, no multiplication: every draw adds its row (SANTA eq. 4); 1/S is a shift when S
@@ -94,10 +112,8 @@ void count_gather_adds(Stage& stage, const Shape& shape, const Statistics& s,
 
 Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
   const SplitPlan plan = plan_splits(shape, limits, kUnitTokens);
-  const double records = tiles_of(shape, tile(shape)) * shape.q_heads;
-  const double stash_bytes = kScoreBytes * s.k_requests;
-  const bool spills =
-      stash_bytes > kStashShare * static_cast<double>(limits.shared_bytes_per_sm) * limits.sms;
+  const double records = tiles_of(shape, tile_of(model_, shape)) * shape.q_heads;
+  const bool spills = scores_spill(limits, s.k_requests);
   Work work;
   Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
   stream.launch = plan.launch;
@@ -114,7 +130,8 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   gather.read(Tensor::kMetadata, kTileRecordBytes, records, records);
   if (spills) gather.read(Tensor::kStash, kScoreBytes, s.k_requests, s.k_requests);
   gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
-  count_select(gather, shape, s);
+  count_budgets(gather, shape);
+  count_draws(gather, shape, s);
   count_gather_adds(gather, shape, s, model_.samples);
   if (plan.partials > 0) {
     gather.write(Tensor::kPartial, partial_row_bytes(shape), plan.partials * shape.group());
@@ -128,8 +145,8 @@ Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceL
   constexpr int kStashBytes = 2;    // exponentiated scores as bf16
   constexpr int kBudgetBytes = 12;  // S_t, 1/Δ_t and offset per (head, tile)
   const double heads = heads_of(shape);
-  const double records = tiles_of(shape, tile(shape)) * shape.q_heads;
-  const double ctas = tiles_of(shape, tile(shape)) * shape.kv_heads;
+  const double records = tiles_of(shape, tile_of(model_, shape)) * shape.q_heads;
+  const double ctas = tiles_of(shape, tile_of(model_, shape)) * shape.kv_heads;
   const double accumulator_bytes = 4.0 * shape.v_head_dim;
   Work work;
   Stage& pass1 = work.add_stage("pass1", Boundary::kKernelLaunch);
@@ -143,6 +160,8 @@ Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceL
   Stage& budgets = work.add_stage("tile_budgets", Boundary::kKernelLaunch);
   budgets.read(Tensor::kMetadata, kTileRecordBytes, records, records);
   budgets.write(Tensor::kMetadata, kBudgetBytes, records);
+  budgets.launch = {heads, heads};  // one CTA per query head
+  count_budgets(budgets, shape);
 
   Stage& clear = work.add_stage("memset", Boundary::kKernelLaunch);
   clear.write(Tensor::kPartial, accumulator_bytes, heads);
@@ -152,14 +171,14 @@ Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceL
   pass2.dependent_trips = 2;  // stash, then rows
   pass2.read(Tensor::kMetadata, kBudgetBytes, records, records);
   const double stashed =
-      s.head_tiles * tile(shape);  // heads without a budget skip the tile's stash
+      s.head_tiles * tile_of(model_, shape);  // heads without a budget skip the tile's stash
   pass2.read(Tensor::kStash, kStashBytes, std::min(stashed, s.k_requests), stashed);
   pass2.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
   // Float atomics: every CTA with a draw adds all heads of its group to the accumulators.
   pass2.read(Tensor::kPartial, accumulator_bytes, s.group_tiles * shape.group(),
              s.group_tiles * shape.group());
   pass2.write(Tensor::kPartial, accumulator_bytes, s.group_tiles * shape.group());
-  count_select(pass2, shape, s);
+  count_draws(pass2, shape, s);
   pass2.count(Op::kMultiply, Phase::kValue, s.v_requests * shape.v_head_dim);  // count * value
   pass2.count(Op::kAdd, Phase::kValue,
               (s.v_requests + s.group_tiles * shape.group()) * shape.v_head_dim);
@@ -172,6 +191,13 @@ Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceL
 }
 
 }  // namespace
+
+int tile_of(const SantaCostModel& model, const Shape& shape) {
+  if (model.tile > 0) return model.tile;
+  std::int64_t prompt = shape.prompt_tokens;
+  if (prompt == 0) prompt = *std::max_element(shape.contexts.begin(), shape.contexts.end());
+  return budget_tile(prompt);
+}
 
 std::unique_ptr<Implementation> make_santa_cost(const SantaCostModel& model) {
   return std::make_unique<SantaCost>(model);

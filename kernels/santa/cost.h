@@ -9,14 +9,20 @@ namespace kvsim {
 
 /// What a sampler spends besides scores and values; the launches are the same for all.
 struct SantaCostModel {
+  enum class Budgets { kNone, kLargestRemainder, kSystematic };
+
   std::uint32_t samples = 128;
   int tile = 256;  // 0 = budget_tile(prompt_tokens)
   double random_words_per_head = 0;
   double random_words_per_tile = 0;
-  double threshold_multiplies = 0;  // per head, to scale random words to the head's mass
-  bool budgets = false;    // thresholds are per tile, after samples were dealt out to tiles
-  bool published = false;  // the released kernels' five launches
+  double threshold_multiplies = 0;   // per head, to scale random words to the head's mass
+  double threshold_adds = 0;         // per head, to step from stratum to stratum
+  Budgets budgets = Budgets::kNone;  // how samples are dealt out to tiles before they are drawn
+  bool published = false;            // the released kernels' five launches
 };
+
+/// Tokens of a tile whose draws or budget are counted.
+int tile_of(const SantaCostModel& model, const Shape& shape);
 
 std::unique_ptr<Implementation> make_santa_cost(const SantaCostModel& model);
 

@@ -1,6 +1,7 @@
 #include "kernels/santa/distribution.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/exact_math.h"
@@ -29,6 +30,8 @@ void tile_prefix(std::span<const float> scores, float highest, std::uint32_t* pr
 
 HeadDistribution::HeadDistribution(std::span<const float> scores, int tile)
     : tile_(tile), highest_(largest(scores)), prefix_(scores.size()) {
+  if (!std::isfinite(highest_))
+    fail<RuntimeError>("a score is {}, expected finite scores", highest_);
   const auto width = static_cast<std::size_t>(tile);
   const std::size_t tiles = (scores.size() + width - 1) / width;
   scale_.reserve(tiles);

@@ -15,7 +15,6 @@ class HeadDistribution {
 
   std::uint64_t total() const { return start_.back(); }
   int tiles() const { return static_cast<int>(scale_.size()); }
-  int tile_width() const { return tile_; }
   std::uint64_t tile_mass(int t) const {
     return start_[static_cast<std::size_t>(t) + 1] - start_[static_cast<std::size_t>(t)];
   }

@@ -15,7 +15,7 @@ using Thresholds = std::vector<std::uint64_t> (*)(const HeadDistribution&, std::
 class DrawnSanta : public SantaMethod {
  public:
   DrawnSanta(const Parameters& parameters, Thresholds thresholds, SantaCostModel cost)
-      : SantaMethod(cost.samples, with_implementation(cost, parameters)), thresholds_(thresholds) {}
+      : SantaMethod(with_implementation(cost, parameters)), thresholds_(thresholds) {}
 
  protected:
   Draws draw(const StepView& view, std::span<const float> scores, int g) const override {
@@ -47,32 +47,34 @@ std::uint32_t samples_of(const Parameters& parameters) {
   return static_cast<std::uint32_t>(parameters.integer("samples", 1, kMaxSamples));
 }
 
+/// A sampler that draws a random word for every sample; with `strata`, thresholds step from one to
+/// the next.
+std::unique_ptr<Method> word_per_sample(const Parameters& parameters, Thresholds thresholds,
+                                        bool strata) {
+  const std::uint32_t s = samples_of(parameters);
+  const SantaCostModel cost{.samples = s,
+                            .random_words_per_head = static_cast<double>(s),
+                            .threshold_multiplies = static_cast<double>(s),
+                            .threshold_adds = strata ? static_cast<double>(s) : 0.0};
+  return std::make_unique<DrawnSanta>(parameters, thresholds, cost);
+}
+
 KVSIM_REGISTER_METHOD("santa-iid",
                       MethodInfo{
                           .summary = "S V rows drawn independently from the softmax (unbiased)",
                           .source = std::string(kSantaPaper) + " §2",
                           .parameters = santa_parameters(),
                           .make = [](const Parameters& p) {
-                            const std::uint32_t s = samples_of(p);
-                            const SantaCostModel cost{
-                                .samples = s,
-                                .random_words_per_head = static_cast<double>(s),
-                                .threshold_multiplies = static_cast<double>(s)};
-                            return std::make_unique<DrawnSanta>(p, iid_thresholds, cost);
+                            return word_per_sample(p, iid_thresholds, false);
                           }});
 
 KVSIM_REGISTER_METHOD("santa-strat",
                       MethodInfo{
-                          .summary = "one V row drawn in each of S strata of equal mass (unbiased)",
+                          .summary = "one V row in each of S strata of equal mass (unbiased)",
                           .source = std::string(kSantaPaper) + " §2.1",
                           .parameters = santa_parameters(),
                           .make = [](const Parameters& p) {
-                            const std::uint32_t s = samples_of(p);
-                            const SantaCostModel cost{
-                                .samples = s,
-                                .random_words_per_head = static_cast<double>(s),
-                                .threshold_multiplies = static_cast<double>(s)};
-                            return std::make_unique<DrawnSanta>(p, stratified_thresholds, cost);
+                            return word_per_sample(p, stratified_thresholds, true);
                           }});
 
 KVSIM_REGISTER_METHOD(
@@ -81,9 +83,11 @@ KVSIM_REGISTER_METHOD(
                .source = std::string(kSantaPaper) + " §2.1",
                .parameters = santa_parameters(),
                .make = [](const Parameters& p) {
-                 const SantaCostModel cost{.samples = samples_of(p),
+                 const std::uint32_t s = samples_of(p);
+                 const SantaCostModel cost{.samples = s,
                                            .random_words_per_head = 1,
-                                           .threshold_multiplies = 1};
+                                           .threshold_multiplies = 1,
+                                           .threshold_adds = static_cast<double>(s)};
                  return std::make_unique<DrawnSanta>(p, systematic_thresholds, cost);
                }});
 

@@ -35,10 +35,10 @@ SantaCostModel cost_of(const PropOptions& options) {
   const bool per_tile = options.offset_per_tile || options.mode == Mode::kReleased;
   return {.samples = options.samples,
           .tile = options.tile,
-          .random_words_per_head =
-              (per_tile ? 0.0 : 1.0) + (options.mode == Mode::kUnbiased ? 1.0 : 0.0),
+          .random_words_per_head = per_tile ? 0.0 : 1.0,
           .random_words_per_tile = per_tile ? 1.0 : 0.0,
-          .budgets = true,
+          .budgets = options.mode == Mode::kUnbiased ? SantaCostModel::Budgets::kSystematic
+                                                     : SantaCostModel::Budgets::kLargestRemainder,
           .published = options.published};
 }
 
@@ -53,7 +53,7 @@ std::vector<std::int32_t> tiles_with(const std::vector<std::uint32_t>& budgets) 
 class PropSanta : public SantaMethod {
  public:
   explicit PropSanta(const PropOptions& options)
-      : SantaMethod(options.samples, cost_of(options)), options_(options) {}
+      : SantaMethod(cost_of(options)), options_(options) {}
 
  protected:
   Draws draw(const StepView& view, std::span<const float> scores, int g) const override {

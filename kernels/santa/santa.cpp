@@ -24,8 +24,8 @@ HeadSelection count_rows(const std::vector<std::int64_t>& drawn) {
 
 }  // namespace
 
-SantaMethod::SantaMethod(std::uint32_t samples, const SantaCostModel& cost)
-    : samples_(samples), cost_(make_santa_cost(cost)) {}
+SantaMethod::SantaMethod(const SantaCostModel& model)
+    : model_(model), cost_(make_santa_cost(model)) {}
 
 Selection SantaMethod::select(const StepView& view, const Scores& scores, State*) const {
   Selection selection;
@@ -33,7 +33,7 @@ Selection SantaMethod::select(const StepView& view, const Scores& scores, State*
     Draws draws = draw(view, scores.head(g), g);
     HeadSelection head = count_rows(draws.rows);
     head.k_rows = RowRanges::all(view.rows());
-    head.scale = static_cast<float>(draws.mass_of_rows / samples_);
+    head.scale = static_cast<float>(draws.mass_of_rows / samples());
     head.drawn_tiles = std::move(draws.drawn_tiles);
     selection.heads.push_back(std::move(head));
   }
@@ -42,7 +42,7 @@ Selection SantaMethod::select(const StepView& view, const Scores& scores, State*
 }
 
 Method::Bounds SantaMethod::bounds(const Shape& shape) const {
-  const double samples = samples_;
+  const double samples = model_.samples;
   Bounds bounds;
   for (const std::int64_t context : shape.contexts) {
     const auto n = static_cast<double>(context);
@@ -57,7 +57,7 @@ Method::Bounds SantaMethod::bounds(const Shape& shape) const {
     Statistics high = low;
     high.v_rows = std::min(n, samples * shape.group()) * shape.kv_heads;
     high.v_requests = std::min(n, samples) * shape.q_heads;
-    const double tiles = std::ceil(n / 32);  // the narrowest budget tile
+    const double tiles = std::ceil(n / tile_of(model_, shape));
     high.head_tiles = std::min(tiles, samples) * shape.q_heads;
     high.group_tiles = std::min(tiles, samples * shape.group()) * shape.kv_heads;
     bounds.low += low;
@@ -76,7 +76,7 @@ double mass_of_rows(const StepView& view, const HeadDistribution& head, int g) {
 std::vector<Parameter> santa_parameters() {
   return {{"samples", "128", "rows", "S, V rows drawn per query head, with repeats"},
           {"implementation", "ours", "ours|published",
-           "ours: one launch; published: the released kernels' five launches"}};
+           "ours: one launch; published: the five launches of the released prop kernels"}};
 }
 
 }  // namespace kvsim

@@ -15,7 +15,7 @@ namespace kvsim {
 /// (1/S) Σ counts * V (SANTA eq. 4). A sampler is one function from scores to drawn rows.
 class SantaMethod : public Method {
  public:
-  SantaMethod(std::uint32_t samples, const SantaCostModel& cost);
+  explicit SantaMethod(const SantaCostModel& model);
 
   Selection select(const StepView& view, const Scores& scores, State*) const override;
   Bounds bounds(const Shape& shape) const override;
@@ -30,10 +30,10 @@ class SantaMethod : public Method {
   };
   virtual Draws draw(const StepView& view, std::span<const float> scores, int g) const = 0;
 
-  std::uint32_t samples() const { return samples_; }
+  std::uint32_t samples() const { return model_.samples; }
 
  private:
-  std::uint32_t samples_;
+  SantaCostModel model_;
   std::unique_ptr<Implementation> cost_;
 };
 

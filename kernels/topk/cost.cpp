@@ -39,18 +39,18 @@ class TopKCost : public Implementation {
     stream.read(Tensor::kQuery, shape.query_bytes(), 1, 1);
     stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
     count_scores(stream, shape, s.k_requests);
-    if (published_) {
-      stream.write(Tensor::kStash, 4, scores);
-    } else {
-      stream.write(Tensor::kMetadata, kHistogramBytes, heads);
-    }
+    const bool stashed = published_ || scores_spill(limits, scores);
+    if (stashed) stream.write(Tensor::kStash, kScoreBytes, scores);
+    if (!published_) stream.write(Tensor::kMetadata, kHistogramBytes, heads);
 
     Stage& select =
         work.add_stage("select", published_ ? Boundary::kKernelLaunch : Boundary::kTeamExchange);
     select.launch = plan.launch;
     count_select(select, s);
+    if (stashed) {
+      select.read(Tensor::kStash, kScoreBytes, scores, published_ ? kRadixPasses * scores : scores);
+    }
     if (published_) {
-      select.read(Tensor::kStash, 4, scores, kRadixPasses * scores);
       select.write(Tensor::kMetadata, 8, s.v_requests);  // index and score
     } else {
       select.read(Tensor::kMetadata, kHistogramBytes, heads, heads);

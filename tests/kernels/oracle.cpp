@@ -126,7 +126,7 @@ std::vector<Counted> thresholds(const StepView& view, int g, Sampler sampler, st
   Counted offset;
   for (std::uint32_t m = 0; m < samples; ++m) {
     if (sampler == Sampler::kIid) {
-      result.push_back(Counted(uniform24(random, m)) * total + Counted(0));
+      result.push_back(Counted(uniform24(random, m)) * total);
       continue;
     }
     if (sampler == Sampler::kStrat || m == 0) {
@@ -159,9 +159,8 @@ std::vector<std::size_t> descending_order(const std::vector<double>& keys) {
   return order;
 }
 
-std::vector<std::uint32_t> prop_budgets(const StepView& view, int g, PropRule rule,
-                                        std::uint32_t samples, const std::vector<Counted>& masses,
-                                        double total) {
+std::vector<std::uint32_t> paper_budgets(std::uint32_t samples, const std::vector<Counted>& masses,
+                                         double total) {
   enter(Phase::kSelect);
   std::vector<std::uint32_t> budgets(masses.size());
   std::vector<double> remainders(masses.size());
@@ -173,19 +172,20 @@ std::vector<std::uint32_t> prop_budgets(const StepView& view, int g, PropRule ru
     dealt += budgets[t];
   }
   const std::vector<std::size_t> order = descending_order(remainders);
-  if (rule == PropRule::kPaper) {
-    for (std::size_t i = 0; i < samples - dealt; ++i) ++budgets[order[i]];
-    return budgets;
-  }
-  const double offset = uniform24(view.random_of(g, Purpose::kBudgetOffset), 0);
-  std::fill(budgets.begin(), budgets.end(), 0u);
-  double end = masses[0].value();
-  for (std::size_t m = 0, t = 0; m < samples; ++m) {
-    while (end <= (static_cast<double>(m) + offset) / samples * total && t + 1 < masses.size()) {
-      end += masses[++t].value();
-    }
-    ++budgets[t];
-  }
+  for (std::size_t i = 0; i < samples - dealt; ++i) ++budgets[order[i]];
+  return budgets;
+}
+
+/// Systematic sampling over tiles, `ends` being the mass up to the end of each.
+std::vector<std::uint32_t> unbiased_budgets(const StepView& view, int g, std::uint32_t samples,
+                                            const std::vector<Counted>& ends) {
+  enter(Phase::kSelect);
+  std::vector<std::uint32_t> budgets(ends.size());
+  const double stratum = ends.back().value() / samples;
+  const Counted offset =
+      Counted(uniform24(view.random_of(g, Purpose::kBudgetOffset), 0)) * Counted(stratum);
+  for (std::uint32_t m = 0; m < samples; ++m)
+    ++budgets[search(ends, offset + Counted(m * stratum))];
   return budgets;
 }
 
@@ -247,14 +247,17 @@ OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t
   const std::vector<Counted> cumulative = prefix_sums(exponentials(scores(view, g)));
   const auto width = static_cast<std::size_t>(tile);
   std::vector<Counted> masses;
+  std::vector<Counted> ends;
   std::vector<double> before;  // mass before each tile
   for (std::size_t begin = 0; begin < cumulative.size(); begin += width) {
     const std::size_t last = std::min(begin + width, cumulative.size()) - 1;
     before.push_back(begin == 0 ? 0.0 : cumulative[begin - 1].value());
     masses.push_back(Counted(cumulative[last].value() - before.back()));
+    ends.push_back(cumulative[last]);
   }
   const std::vector<std::uint32_t> budgets =
-      prop_budgets(view, g, rule, samples, masses, cumulative.back().value());
+      rule == PropRule::kPaper ? paper_budgets(samples, masses, cumulative.back().value())
+                               : unbiased_budgets(view, g, samples, ends);
   enter(Phase::kSelect);
   const double u = uniform24(view.random_of(g, Purpose::kSampleOffset), 0);
   std::vector<std::int64_t> drawn;

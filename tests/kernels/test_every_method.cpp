@@ -14,9 +14,10 @@ namespace {
 /// Every method with its defaults, and the modes that defaults leave out.
 std::vector<std::string> every_spec() {
   std::vector<std::string> specs = method_registry().names();
-  for (const char* spec : {"santa-prop:mode=unbiased", "santa-prop:mode=released",
-                           "santa-prop:offsets=tile", "santa-prop:tile=64", "santa-sys:samples=1",
-                           "santa-iid:samples=1000", "topk:keys=1", "topk:keys=100000"}) {
+  for (const char* spec :
+       {"santa-prop:mode=unbiased", "santa-prop:mode=released", "santa-prop:offsets=tile",
+        "santa-prop:tile=64", "santa-prop:tile=16", "santa-sys:samples=1", "santa-iid:samples=1000",
+        "topk:keys=1", "topk:keys=100000"}) {
     specs.push_back(spec);
   }
   return specs;
