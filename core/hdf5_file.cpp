@@ -157,12 +157,16 @@ std::vector<std::string> File::children(const std::string& group) const {
 }
 
 void File::create_group(const std::string& group) {
-  const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
-  H5Pset_create_intermediate_group(links.id(), 1);
-  const Handle id(H5Gcreate2(id_.id(), group.c_str(), links.id(),
-                             object_properties(H5P_GROUP_CREATE).id(), H5P_DEFAULT),
-                  H5Gclose);
-  if (!id) fail_at(group, "cannot create the group");
+  // Parents one by one: those that HDF5 makes by itself would record the time of day.
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = group.find('/', end + 1);
+    const std::string path = group.substr(0, end);
+    if (end != std::string::npos && H5Lexists(id_.id(), path.c_str(), H5P_DEFAULT) > 0) continue;
+    const Handle id(H5Gcreate2(id_.id(), path.c_str(), H5P_DEFAULT,
+                               object_properties(H5P_GROUP_CREATE).id(), H5P_DEFAULT),
+                    H5Gclose);
+    if (!id) fail_at(path, "cannot create the group");
+  }
 }
 
 bool File::has_attribute(const std::string& object, const std::string& name) const {

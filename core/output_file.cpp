@@ -62,6 +62,15 @@ OutputFile::~OutputFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
+void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    std::error_code ignored;
+    if (fs::equivalent(input, output, ignored)) {
+      fail<RuntimeError>("{}: is the input {}, expected another file to write to", output, input);
+    }
+  }
+}
+
 void OutputFile::refuse_existing() const {
   std::error_code ignored;
   const fs::file_status status = fs::status(target_, ignored);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace kvsim {
 
@@ -33,6 +34,9 @@ class OutputFile {
   std::string temporary_;  // empty once committed or moved from
   bool force_ = false;
 };
+
+/// Throws RuntimeError when `output` is one of the files that are read, forced or not.
+void refuse_input_as_output(const std::string& output, const std::vector<std::string>& inputs);
 
 /// Writes `text` to `path` through an OutputFile.
 void write_text_file(const std::string& path, const std::string& text, bool force);

@@ -5,6 +5,12 @@
 
 namespace kvsim {
 
+namespace {
+
+constexpr double kUnsplitTokens = 256;  // below, a merge costs more than splitting saves
+
+}  // namespace
+
 SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, int unit_tokens) {
   const double teams = shape.batch() * shape.kv_heads;
   const double sms = limits.sms;
@@ -20,7 +26,9 @@ SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, int unit_t
     return plan;
   }
   const double units_per_team = units / teams;
-  const double splits = std::clamp(std::floor(sms / teams), 1.0, std::ceil(units_per_team));
+  const bool short_teams = units_per_team * unit_tokens <= kUnsplitTokens;
+  const double splits =
+      short_teams ? 1.0 : std::clamp(std::floor(sms / teams), 1.0, std::ceil(units_per_team));
   plan.launch = {teams * splits, sms};
   plan.imbalance = std::ceil(units_per_team / splits) / (units_per_team / splits);
   plan.partials = splits > 1 ? teams * splits : 0;

@@ -116,12 +116,13 @@ std::optional<std::int64_t> break_even_context(const DecodeStudy& study) {
     constexpr double kMargin = 1e-9;  // equal costs may differ by the order of their sums
     return attention_speedup(study, context) > 1 + kMargin;
   };
-  std::int64_t loses = 0;
-  std::int64_t wins = 16;
-  while (!beats(wins)) {
-    loses = wins;
-    wins *= 2;
-    if (wins > kMaxContext) return std::nullopt;
+  // From the longest context down: a win counts only if it holds from there on.
+  if (!beats(kMaxContext)) return std::nullopt;
+  std::int64_t wins = kMaxContext;
+  std::int64_t loses = wins / 2;
+  while (loses > 0 && beats(loses)) {
+    wins = loses;
+    loses /= 2;
   }
   while (wins - loses > 1) {
     const std::int64_t middle = loses + (wins - loses) / 2;

@@ -78,8 +78,8 @@ std::string MethodTable::text() const {
     std::vector<std::size_t> block{0};
     std::size_t width = columns_[0].width;
     while (first < columns_.size() &&
-           (block.size() == 1 || (!columns_[first].begins_block &&
-                                  width + 2 + columns_[first].width <= kLineWidth))) {
+           (block.size() == 1 ||
+            (!columns_[first].begins_block && width + 2 + columns_[first].width <= kLineWidth))) {
       width += 2 + columns_[first].width;
       block.push_back(first++);
     }

@@ -72,7 +72,10 @@ void run(const std::vector<std::string>& words) {
   add_accelerator_defaults(line, std::span(options.targets).subspan(1), about.defaults);
   options.targets[0].format = dtype.format;
   std::optional<OutputFile> output;  // refuses before the work, not after
-  if (line.given("output")) output.emplace(line.text("output"), line.force());
+  if (line.given("output")) {
+    refuse_input_as_output(line.text("output"), traces);
+    output.emplace(line.text("output"), line.force());
+  }
 
   const auto start = std::chrono::steady_clock::now();
   const Replay result = replay(std::move(options));

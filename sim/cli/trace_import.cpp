@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/output_file.h"
 #include "sim/cli/command_line.h"
 #include "sim/cli/trace_verb.h"
 #include "sim/cli/version.h"
@@ -32,6 +33,7 @@ void run(const std::vector<std::string>& words) {
   const std::vector<std::string> inputs = line.list("input");
   if (inputs.size() != 1) fail<UsageError>("found {} files to import, expected one", inputs.size());
   if (!line.given("output")) throw UsageError("--output is missing");
+  refuse_input_as_output(line.text("output"), inputs);
   ImportOptions options;
   options.force = line.force();
   options.compress = line.given("compress");

@@ -19,7 +19,8 @@ class Program {
  public:
   Program() { folder.write("run.json", small_document().dump()); }
 
-  int run(const std::string& arguments) {
+  int run(const std::string& arguments) { return run_verb("plot " + arguments); }
+  int run_verb(const std::string& arguments) {
     const std::string command = "cd " + folder.path("") + " && " KVSIM_PROGRAM " plot " +
                                 arguments + " > out.txt 2> err.txt";
     const int status = std::system(command.c_str());
@@ -52,6 +53,14 @@ TEST_CASE("plot: wrong usage ends with 2 and what would be right") {
   CHECK(program.folder.files() == 3);  // run.json, out.txt, err.txt
   CHECK(program.run("-h") == 0);
   CHECK_THAT(program.out, ContainsSubstring("error-bytes"));
+}
+
+TEST_CASE("list plots: every kind with what it shows") {
+  Program program;
+  CHECK(program.run_verb("list plots") == 0);
+  CHECK_THAT(program.out, ContainsSubstring("error-bytes  output error against DRAM bytes"));
+  CHECK(program.run_verb("list plots --json") == 0);
+  CHECK(Json::parse(program.out).at("items").size() == 4);
 }
 
 TEST_CASE("plot: files that are wrong end with 1 and leave nothing behind") {
