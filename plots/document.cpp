@@ -48,7 +48,9 @@ Document::Document(std::string path) : path_(std::move(path)), json_(read_result
 std::string Document::trace_title() const {
   const JsonNode trace = root().at("trace");
   std::string title = trace.at("model").text();
-  if (trace.at("synthetic").boolean()) title += " (synthetic trace)";
+  if (trace.at("synthetic").boolean()) {
+    title = title == "synthetic" ? "synthetic trace" : title + " (synthetic trace)";
+  }
   title += fmt::format(", {:.0f} prompt tokens", trace.at("prompt_tokens").number());
   if (trace.has("replayed_steps")) {
     title += ", " + count(trace.at("replayed_steps").items().size(), "step");

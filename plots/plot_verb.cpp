@@ -18,9 +18,9 @@ namespace {
 namespace po = boost::program_options;
 
 CommandLine make_command_line() {
-  std::string kinds = "Kinds:\n";
+  std::string kinds = "Kinds:";
   for (const std::string& name : plot_registry().names()) {
-    kinds += fmt::format("  {:<12}  {}\n", name, plot_registry().at(name).summary);
+    kinds += fmt::format("\n  {:<12}  {}", name, plot_registry().at(name).summary);
   }
   CommandLine line("plot RESULT --kind K -o x.svg|x.png",
                    "Draws the result of a replay.\n\n" + kinds);

@@ -94,7 +94,7 @@ using Group = std::vector<std::size_t>;
 
 /// Whether two curves would cover each other.
 bool coincide(const Curve& a, const Curve& b, const Panel& panel) {
-  constexpr double kPixels = 1.5;
+  constexpr double kPixels = 3;
   if (a.contexts != b.contexts) return false;
   const auto near = [&](double one, double other) {
     return std::abs(panel.y_pixel(one) - panel.y_pixel(other)) < kPixels;
@@ -125,15 +125,17 @@ std::vector<Group> groups_of(const std::vector<Curve>& curves, const Panel& pane
   return groups;
 }
 
-/// One band; its curves take turns along the common line.
-void draw_group(Panel& panel, const std::vector<Curve>& curves, const Group& group) {
-  const Curve& first = curves[group.front()];
-  std::vector<std::vector<double>> band;
-  for (std::size_t i = 0; i < first.contexts.size(); ++i) {
-    band.push_back({first.contexts[i], first.speedups[i].low, first.speedups[i].high});
+void draw_band(Panel& panel, const Curve& curve) {
+  std::vector<std::vector<double>> rows;
+  for (std::size_t i = 0; i < curve.contexts.size(); ++i) {
+    rows.push_back({curve.contexts[i], curve.speedups[i].low, curve.speedups[i].high});
   }
-  panel.draw(band, fmt::format("using 1:2:3 with filledcurves fc rgb '{}'",
-                               hex(first.look.colour, kBandTransparency)));
+  panel.draw(rows, fmt::format("using 1:2:3 with filledcurves fc rgb '{}'",
+                               hex(curve.look.colour, kBandTransparency)));
+}
+
+/// The curves of a group take turns along their common line.
+void draw_lines(Panel& panel, const std::vector<Curve>& curves, const Group& group) {
   for (std::size_t turn = 0; turn < group.size(); ++turn) {
     const Curve& curve = curves[group[turn]];
     std::vector<std::vector<double>> steps;
@@ -172,7 +174,8 @@ Figure draw(const Document& document) {
   panel.draw({{panel.x().low, 1}, {panel.x().high, 1}},
              fmt::format("using 1:2 with lines lw 1 dt 2 lc rgb '{}'", hex(kFaintInk)));
   const std::vector<Group> groups = groups_of(curves, panel);
-  for (const Group& group : groups) draw_group(panel, curves, group);
+  for (const Group& group : groups) draw_band(panel, curves[group.front()]);
+  for (const Group& group : groups) draw_lines(panel, curves, group);
   figure.add(panel);
   std::vector<SideLabel> labels;
   for (const Curve& curve : curves) {

@@ -12,9 +12,10 @@
 namespace kvsim {
 
 struct EnergyItem {
-  std::string item;   // "dram read", "value add", "static"
+  std::string item;  // "dram read", "value add", "static"
   Estimate pj;
-  bool datapath = false;  // arithmetic, exp, compare, random words: what an adder-only design changes
+  bool datapath =
+      false;  // arithmetic, exp, compare, random words: what an adder-only design changes
 };
 
 struct EnergyReport {

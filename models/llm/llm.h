@@ -19,14 +19,14 @@ struct Llm {
   int kv_heads = 0;
   int head_dim = 0;
   int v_head_dim = 0;
-  double scale = 0;                       // softmax scale
-  std::vector<std::int64_t> windows;      // per layer, 0 = full attention
+  double scale = 0;                   // softmax scale
+  std::vector<std::int64_t> windows;  // per layer, 0 = full attention
   std::int64_t max_context = 0;
   int weight_bytes_per_element = 2;
-  double stored_weight_bytes = 0;         // all parameters
-  double streamed_weight_bytes = 0;       // what one decode step reads (no input embedding table)
-  double kv_bytes_per_token = 0;          // all layers
-  std::vector<std::string> notes;         // e.g. "config says float32, taken as bfloat16"
+  double stored_weight_bytes = 0;    // all parameters
+  double streamed_weight_bytes = 0;  // what one decode step reads (no input embedding table)
+  double kv_bytes_per_token = 0;     // all layers
+  std::vector<std::string> notes;    // e.g. "config says float32, taken as bfloat16"
 };
 
 /// Throws RuntimeError naming file and key for a missing or impossible value.
@@ -39,10 +39,10 @@ struct LayersAndTime {
 };
 
 struct DecodeStep {
-  Estimate weights_us;     // projections, MLP, norms, head: weight bytes / reachable bandwidth
-  Estimate dense_us;       // whole step with dense attention
+  Estimate weights_us;  // projections, MLP, norms, head: weight bytes / reachable bandwidth
+  Estimate dense_us;    // whole step with dense attention
   Estimate method_us;
-  Estimate speedup;        // dense / method (Amdahl)
+  Estimate speedup;            // dense / method (Amdahl)
   double attention_share = 0;  // of the dense step
 };
 

@@ -16,7 +16,7 @@ enum class Limit { kDram, kCache, kCompute, kLatency };
 std::string_view to_string(Limit limit);  // "dram", "l2", "compute", "latency"
 
 struct TimeTerm {
-  std::string stage;   // "stream_k", "stream_k: kernel_launch"
+  std::string stage;  // "stream_k", "stream_k: kernel_launch"
   Limit limit = Limit::kDram;
   Estimate us;
 };

@@ -21,8 +21,8 @@ class Program {
 
   int run(const std::string& arguments) { return run_verb("plot " + arguments); }
   int run_verb(const std::string& arguments) {
-    const std::string command = "cd " + folder.path("") + " && " KVSIM_PROGRAM " plot " +
-                                arguments + " > out.txt 2> err.txt";
+    const std::string command =
+        "cd " + folder.path("") + " && " KVSIM_PROGRAM " " + arguments + " > out.txt 2> err.txt";
     const int status = std::system(command.c_str());
     out = read_bytes(folder.path("out.txt"));
     errors = read_bytes(folder.path("err.txt"));
