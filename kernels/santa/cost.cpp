@@ -70,12 +70,12 @@ void SantaCost::count_budgets(Stage& stage, const Shape& shape) const {
   }
   double compares = 0;
   for (const std::int64_t context : shape.contexts) {
-    compares +=
-        shape.q_heads * model_.samples * search_steps(tiles_in(context, tile_of(model_, shape)));
+    compares += shape.q_heads * static_cast<double>(model_.samples) *
+                search_steps(tiles_in(context, tile_of(model_, shape)));
   }
   stage.count(Op::kRandomWord, Phase::kSelect, heads);
   stage.count(Op::kMultiply, Phase::kSelect, heads);
-  stage.count(Op::kAdd, Phase::kSelect, heads * model_.samples);
+  stage.count(Op::kAdd, Phase::kSelect, heads * static_cast<double>(model_.samples));
   stage.count(Op::kCompare, Phase::kSelect, compares);
 }
 
@@ -93,7 +93,8 @@ void SantaCost::count_draws(Stage& stage, const Shape& shape, const Statistics& 
   }
   double compares = 0;
   for (const std::int64_t context : shape.contexts) {
-    compares += shape.q_heads * model_.samples * search_steps(static_cast<double>(context));
+    compares += shape.q_heads * static_cast<double>(model_.samples) *
+                search_steps(static_cast<double>(context));
   }
   stage.count(Op::kMultiply, Phase::kSelect, heads * model_.threshold_multiplies);
   stage.count(Op::kAdd, Phase::kSelect, heads * model_.threshold_adds);
