@@ -22,9 +22,9 @@ struct FloatFields {
 };
 
 struct NamedFields {
-  NumberType type;
-  const char* name;
-  FloatFields fields;
+  NumberType type{};
+  const char* name = "";
+  FloatFields fields{};
 };
 
 constexpr std::array<NamedFields, 4> kFloats{{
