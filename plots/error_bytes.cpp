@@ -113,7 +113,10 @@ Figure draw(const Document& document) {
     draw_point(figure, points[i], pixels[i], panel);
     moved = moved || std::abs(pixels[i] - panel.x_pixel(points[i].dram_percent)) > 0.5;
   }
-  if (moved) figure.footnote("points that would cover each other stand side by side");
+  if (moved)
+    figure.footnote(
+        "points that would cover each other are set side by side; the labels have their exact "
+        "places");
   return figure;
 }
 
