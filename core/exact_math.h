@@ -10,7 +10,7 @@ namespace kvsim {
 
 /// e^x for x <= 0 (x > 0 is clamped to 0), the one exponential that decisions depend on: only IEEE
 /// multiplications, additions and fused multiply-adds, so CPU (any vector width) and GPU return the
-/// same bits. Relative error below 2^-22.5; results below 2^-126 are flushed to 0; exp(-inf) = 0.
+/// same bits. Relative error below 2^-22.5; x <= -87 (results below 2^-125) gives 0; exp(-inf) = 0.
 KVSIM_HD inline float exp_nonpositive(float x) {
   constexpr float kLog2e = 1.44269504f;
   constexpr float kLn2High = 0.693359375f;  // 9 bits, so that n * kLn2High is exact
