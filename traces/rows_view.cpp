@@ -9,20 +9,20 @@
 namespace kvsim {
 namespace {
 
-void load_float32(const std::byte* source, int dim, float* out) {
-  std::memcpy(out, source, sizeof(float) * static_cast<std::size_t>(dim));
+void load_float32(const std::byte* source, std::int64_t count, float* out) {
+  std::memcpy(out, source, sizeof(float) * static_cast<std::size_t>(count));
 }
 
 template <float (*kConvert)(std::uint16_t)>
-void load_16bit(const std::byte* source, int dim, float* out) {
+void load_16bit(const std::byte* source, std::int64_t count, float* out) {
   const auto* bits = reinterpret_cast<const std::uint16_t*>(source);
 #pragma omp simd
-  for (int i = 0; i < dim; ++i) out[i] = kConvert(bits[i]);
+  for (std::int64_t i = 0; i < count; ++i) out[i] = kConvert(bits[i]);
 }
 
-using LoadRow = void (*)(const std::byte*, int, float*);
+using Load = void (*)(const std::byte*, std::int64_t, float*);
 
-LoadRow loader(ElementType type) {
+Load loader(ElementType type) {
   switch (type) {
     case ElementType::kFloat16:
       return load_16bit<fp16_to_float>;
@@ -57,7 +57,10 @@ std::string_view to_string(ElementType type) {
 
 void load_rows(const RowsView& view, std::int64_t begin, std::int64_t end, int padded_dim,
                float* out) {
-  const LoadRow load = loader(view.type);
+  const Load load = loader(view.type);
+  if (view.stride == padded_dim && view.dim == padded_dim) {  // nothing between the rows
+    return load(view.row(begin), (end - begin) * padded_dim, out);
+  }
   for (std::int64_t row = begin; row < end; ++row, out += padded_dim) {
     load(view.row(row), view.dim, out);
     std::fill(out + view.dim, out + padded_dim, 0.0f);
