@@ -10,14 +10,22 @@ endif()
 
 function(kvsim_target target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(${target} PRIVATE
-    -Wall -Wextra -Wconversion -Wshadow
-    # Exactness: no contraction the source does not spell out, and one instruction set everywhere.
-    -ffp-contract=off -march=x86-64-v3
-    # clang would fail on each omp simd loop it does not vectorise.
-    $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
+  # Exactness: no contraction the source does not spell out, and one instruction set everywhere.
+  set(host -Wall -Wextra -Wconversion -Wshadow -ffp-contract=off -march=x86-64-v3)
   if(KVSIM_WERROR)
-    target_compile_options(${target} PRIVATE -Werror)
+    list(APPEND host -Werror)
+  endif()
+  # clang would fail on each omp simd loop it does not vectorise.
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:${host}>"
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wno-pass-failed>)
+  list(JOIN host "," host_of_nvcc)
+  # 20012, 20208: about annotations of Eigen and long double in fmt. Contraction in device code is as exact as on the host.
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${host_of_nvcc};-Xcompiler=-fopenmp;--fmad=false;--expt-relaxed-constexpr;-diag-suppress=20012,20208>")
+  target_compile_definitions(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+  if(KVSIM_WERROR)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
   endif()
   if(KVSIM_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=address,undefined -fno-sanitize-recover=all

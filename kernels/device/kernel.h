@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "core/device_limits.h"
+#include "core/registry.h"
+#include "kernels/device/step.h"
+#include "kernels/parameters.h"
+
+struct CUstream_st;
+
+namespace kvsim {
+
+/// A method as CUDA kernels. Immutable; what a launch needs to remember lies in the workspace.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+
+  /// Why this kernel cannot run the step (head size, group, layout …); empty if it can.
+  virtual std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const = 0;
+  /// Device memory for tickets, exchanges and partial results. The caller zeroes it once; every
+  /// launch leaves it as the next one needs it. One workspace serves one launch at a time.
+  virtual std::size_t workspace_bytes(const DeviceStep& step, const DeviceLimits& limits) const = 0;
+  /// Enqueues the whole method; may be captured in a graph. Throws RuntimeError if CUDA refuses.
+  virtual void launch(const DeviceStep& step, const DeviceLimits& limits, std::byte* workspace,
+                      CUstream_st* stream) const = 0;
+};
+
+/// By method name. Empty in a build without CUDA.
+struct KernelInfo {
+  std::function<std::unique_ptr<Kernel>(const Parameters&)> make;
+};
+Registry<KernelInfo>& kernel_registry();
+
+}  // namespace kvsim
+
+/// Registers a kernel from the file it is defined in.
+#define KVSIM_REGISTER_KERNEL(name, ...)                                         \
+  [[maybe_unused]] static const bool KVSIM_CONCAT(kvsim_registered_, __LINE__) = \
+      ::kvsim::kernel_registry().add(name, __VA_ARGS__)

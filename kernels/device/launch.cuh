@@ -1,0 +1,119 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "core/device_limits.h"
+#include "kernels/device/check.h"
+#include "kernels/device/step.h"
+
+namespace kvsim {
+
+/// Head sizes are padded to classes, so that few instances are compiled.
+inline int head_class(int head_dim) { return head_dim <= 64 ? 64 : (head_dim <= 128 ? 128 : 256); }
+
+inline std::span<const std::int32_t> contexts_of(const DeviceStep& step) {
+  return {step.contexts.data(), static_cast<std::size_t>(step.batch)};
+}
+
+/// Lays arrays out in a workspace, each on a 256-byte boundary; with a null workspace it only adds
+/// up their bytes.
+class Carver {
+ public:
+  explicit Carver(std::byte* workspace) : workspace_(workspace) {}
+
+  template <typename T>
+  T* take(std::size_t count) {
+    const std::size_t offset = bytes_;
+    bytes_ += (count * sizeof(T) + 255) / 256 * 256;
+    return workspace_ == nullptr ? nullptr : reinterpret_cast<T*>(workspace_ + offset);
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* workspace_;
+  std::size_t bytes_ = 0;
+};
+
+/// Whether an SM of the architecture has at least 160 KB of shared memory.
+constexpr bool has_large_shared(int architecture) {
+  return architecture == 800 || architecture == 900 || architecture == 1000 || architecture == 1030;
+}
+/// The architectures of this build decide which instances are compiled.
+template <bool kLarge>
+constexpr bool is_compiled() {
+  for (const int architecture : {__CUDA_ARCH_LIST__}) {
+    if (has_large_shared(architecture) == kLarge) return true;
+  }
+  return false;
+}
+
+/// One instance of a kernel template.
+template <typename T, int D, int kHeads8Value, bool kLargeValue>
+struct Instance {
+  using Element = T;
+  static constexpr int kDim = D;
+  static constexpr int kHeads8 = kHeads8Value;  // heads of a group, in eights
+  static constexpr bool kLarge = kLargeValue;
+};
+
+template <typename T, int D, int kHeads8, typename Visit>
+void dispatch_memory(const DeviceLimits& limits, const Visit& visit) {
+  constexpr std::int64_t kLargeBytes = 160 * 1024;
+  const bool large = limits.shared_bytes_per_sm >= kLargeBytes;
+  if constexpr (is_compiled<true>()) {
+    if (large) return visit(Instance<T, D, kHeads8, true>());
+  }
+  if constexpr (is_compiled<false>()) {
+    if (!large) return visit(Instance<T, D, kHeads8, false>());
+  }
+  fail<RuntimeError>("CUDA: this build has no kernels for a GPU with {} bytes of shared memory",
+                     limits.shared_bytes_per_sm);
+}
+
+template <typename T, int D, typename Visit>
+void dispatch_group(const DeviceStep& step, const DeviceLimits& limits, const Visit& visit) {
+  if (step.group() <= 8) return dispatch_memory<T, D, 1>(limits, visit);
+  dispatch_memory<T, D, 2>(limits, visit);
+}
+
+template <typename T, typename Visit>
+void dispatch_dim(const DeviceStep& step, const DeviceLimits& limits, const Visit& visit) {
+  if (step.head_dim <= 64) return dispatch_group<T, 64>(step, limits, visit);
+  if (step.head_dim <= 128) return dispatch_group<T, 128>(step, limits, visit);
+  dispatch_group<T, 256>(step, limits, visit);
+}
+
+/// Calls `visit` with the instance for a step's element type, head size, group and shared memory.
+template <typename Visit>
+void dispatch(const DeviceStep& step, const DeviceLimits& limits, const Visit& visit) {
+  if (step.type == ElementType::kBfloat16) return dispatch_dim<__nv_bfloat16>(step, limits, visit);
+  dispatch_dim<__half>(step, limits, visit);
+}
+
+/// Launches `kernel`; `cooperative` guarantees that all its CTAs run at once.
+template <typename Arguments>
+void launch(void (*kernel)(Arguments), const Arguments& arguments, int ctas, int threads,
+            int shared_bytes, CUstream_st* stream, bool cooperative = false) {
+  check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+             "shared memory of a kernel");
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = cooperative ? 1 : 0;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(ctas));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, arguments), "kernel launch");
+}
+
+}  // namespace kvsim

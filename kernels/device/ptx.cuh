@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+// Thin names for the instructions the kernels are built from: 16-byte asynchronous copies, matrix
+// fragments, tensor-core products, and stores and loads that other CTAs see.
+
+namespace kvsim::device {
+
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// Copies 16 bytes of which the first `bytes` (0 or 16) are read and the rest is zero. Marked for
+/// early eviction: a decode step reads every row once.
+__device__ inline void copy_async16(std::uint32_t shared, const void* global, int bytes,
+                                    std::uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared),
+               "l"(global), "r"(bytes), "l"(policy));
+}
+
+__device__ inline std::uint64_t evict_first_policy() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;"); }
+
+/// Waits until at most kPending of this thread's committed groups are still under way.
+template <int kPending>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+struct Fragment4 {
+  std::uint32_t r[4];
+};
+
+__device__ inline Fragment4 load_matrix(std::uint32_t shared) {
+  Fragment4 f;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(f.r[0]), "=r"(f.r[1]), "=r"(f.r[2]), "=r"(f.r[3])
+               : "r"(shared)
+               : "memory");
+  return f;
+}
+
+__device__ inline Fragment4 load_matrix_transposed(std::uint32_t shared) {
+  Fragment4 f;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(f.r[0]), "=r"(f.r[1]), "=r"(f.r[2]), "=r"(f.r[3])
+               : "r"(shared)
+               : "memory");
+  return f;
+}
+
+/// Transposes an 8 x 8 matrix of 16-bit elements held by a warp.
+__device__ inline std::uint32_t transpose8x8(std::uint32_t fragment) {
+  std::uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(fragment));
+  return out;
+}
+
+/// c += a (16 x 16) * b (16 x 8), float32 accumulation.
+template <typename T>
+__device__ inline void multiply_accumulate(float (&c)[4], const Fragment4& a, std::uint32_t b0,
+                                           std::uint32_t b1);
+
+template <>
+__device__ inline void multiply_accumulate<__nv_bfloat16>(float (&c)[4], const Fragment4& a,
+                                                          std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
+}
+
+template <>
+__device__ inline void multiply_accumulate<__half>(float (&c)[4], const Fragment4& a,
+                                                   std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
+}
+
+template <typename T>
+__device__ inline std::uint32_t pack2(float low, float high);
+template <>
+__device__ inline std::uint32_t pack2<__nv_bfloat16>(float low, float high) {
+  std::uint32_t out;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+template <>
+__device__ inline std::uint32_t pack2<__half>(float low, float high) {
+  std::uint32_t out;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+
+template <typename T>
+__device__ inline float2 unpack2(std::uint32_t bits);
+template <>
+__device__ inline float2 unpack2<__nv_bfloat16>(std::uint32_t bits) {
+  return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
+}
+template <>
+__device__ inline float2 unpack2<__half>(std::uint32_t bits) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+}
+
+/// 2^x, 2 ulp; for weights that no selection depends on.
+__device__ inline float fast_exp2(float x) {
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+
+}  // namespace kvsim::device

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "core/host_device.h"
+#include "kernels/device/step.h"
+
+namespace kvsim {
+
+/// How a persistent kernel deals units of tokens out over its CTAs. A team is a (sequence, KV head);
+/// the units of all teams lie in one flat order. Either each team has CTAs of its own, which take
+/// its units in turn (neighbours read neighbouring rows), or every CTA has a contiguous share of the
+/// flat order, which may span teams. The plan is arithmetic, so kernels need no table of it.
+struct TeamSplit {
+  std::int32_t batch = 1;
+  std::int32_t kv_heads = 1;
+  std::int32_t ctas = 1;
+  std::int32_t ctas_per_team = 0;  // 0: contiguous shares
+  std::array<std::int32_t, kMaxBatch + 1> units_before{};  // of one KV head, over sequences
+
+  struct Team {
+    std::int32_t sequence = 0;
+    std::int32_t kv_head = 0;
+    std::int64_t begin = 0;  // its units in the flat order
+    std::int64_t end = 0;
+  };
+
+  KVSIM_HD std::int64_t total() const {
+    return std::int64_t{units_before[static_cast<std::size_t>(batch)]} * kv_heads;
+  }
+  KVSIM_HD std::int64_t share_begin(std::int64_t cta) const { return total() * cta / ctas; }
+  /// The CTA whose share holds the flat unit.
+  KVSIM_HD std::int32_t cta_of(std::int64_t unit) const {
+    return static_cast<std::int32_t>(((unit + 1) * ctas - 1) / total());
+  }
+  KVSIM_HD Team team(std::int32_t sequence, std::int32_t kv_head) const {
+    const auto s = static_cast<std::size_t>(sequence);
+    const std::int64_t units = units_before[s + 1] - units_before[s];
+    const std::int64_t begin = std::int64_t{units_before[s]} * kv_heads + units * kv_head;
+    return {sequence, kv_head, begin, begin + units};
+  }
+  KVSIM_HD Team team_at(std::int64_t unit) const {
+    std::int32_t sequence = 0;
+    while (std::int64_t{units_before[static_cast<std::size_t>(sequence) + 1]} * kv_heads <= unit) {
+      ++sequence;
+    }
+    const auto s = static_cast<std::size_t>(sequence);
+    const std::int64_t inside = unit - std::int64_t{units_before[s]} * kv_heads;
+    const std::int32_t units = units_before[s + 1] - units_before[s];
+    return team(sequence, static_cast<std::int32_t>(inside / units));
+  }
+  KVSIM_HD Team next(const Team& t) const {
+    return t.kv_head + 1 < kv_heads ? team(t.sequence, t.kv_head + 1) : team(t.sequence + 1, 0);
+  }
+  /// The CTAs that work on a team: `first` and how many.
+  struct Members {
+    std::int32_t first = 0;
+    std::int32_t count = 1;
+  };
+  KVSIM_HD Members members(const Team& t) const {
+    if (ctas_per_team > 0) {
+      return {(t.sequence * kv_heads + t.kv_head) * ctas_per_team, ctas_per_team};
+    }
+    const std::int32_t first = cta_of(t.begin);
+    return {first, cta_of(t.end - 1) - first + 1};
+  }
+  KVSIM_HD std::int32_t teams() const { return batch * kv_heads; }
+};
+
+/// Units of `unit_tokens` over at most `most_ctas` CTAs, none with fewer than `least_units`.
+TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, int unit_tokens,
+                     int most_ctas, int least_units);
+
+}  // namespace kvsim
