@@ -33,8 +33,9 @@ std::vector<std::uint32_t> systematic_budgets(const HeadDistribution& head, std:
   std::vector<std::uint32_t> budgets(static_cast<std::size_t>(head.tiles()));
   std::size_t t = 0;
   std::uint64_t end = head.tile_mass(0);
+  const Strata strata = Strata::of(head.total(), samples);
   for (std::uint32_t m = 0; m < samples; ++m) {
-    const std::uint64_t threshold = mass_threshold(m, random24, samples, head.total());
+    const std::uint64_t threshold = strata.threshold(m, random24);
     while (end <= threshold) end += head.tile_mass(static_cast<int>(++t));
     ++budgets[t];
   }

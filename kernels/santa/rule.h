@@ -43,13 +43,34 @@ KVSIM_HD inline std::uint64_t head_mass(std::uint32_t units, TileScale scale) {
   return scale.shift < 64 ? (std::uint64_t{units} * scale.mantissa) >> scale.shift : 0;
 }
 
-/// floor((index + random24 * 2^-24) / samples * total): a row is drawn when it is the first whose
-/// cumulative mass exceeds this (SANTA §2.1, F(j) > (m + u) / S). Always below `total`.
-KVSIM_HD inline std::uint64_t mass_threshold(std::uint32_t index, std::uint32_t random24,
-                                             std::uint32_t samples, std::uint64_t total) {
-  const std::uint64_t position = (std::uint64_t{index} << 24) + random24;
-  return static_cast<std::uint64_t>(Uint128{position} * total / (Uint128{samples} << 24));
-}
+/// S thresholds in a mass of `total`: threshold m is floor((m + random24 * 2^-24) / S * total), always
+/// below `total`. A row is drawn when it is the first whose cumulative mass exceeds a threshold
+/// (SANTA §2.1, F(j) > (m + u) / S). S < 2^20.
+struct Strata {
+  std::uint64_t total = 0;
+  std::uint64_t quotient = 0;  // total = quotient * samples + remainder
+  std::uint32_t remainder = 0;
+  std::uint32_t samples = 1;
+
+  KVSIM_HD static Strata of(std::uint64_t total, std::uint32_t samples) {
+    return {total, total / samples, static_cast<std::uint32_t>(total % samples), samples};
+  }
+  /// position * total / (samples * 2^24) with nested floors, so that nothing of 128 bits is divided.
+  KVSIM_HD std::uint64_t threshold(std::uint32_t index, std::uint32_t random24) const {
+    const std::uint64_t position = (std::uint64_t{index} << 24) + random24;
+    const Uint128 product = Uint128{position} * quotient + position * remainder / samples;
+    return static_cast<std::uint64_t>(product >> 24);
+  }
+  /// How many thresholds lie below `mass`, `random24(m)` being the offset of threshold m.
+  template <typename Random>
+  KVSIM_HD std::uint32_t below(std::uint64_t mass, const Random& random24) const {
+    const double stratum = static_cast<double>(mass) * samples / static_cast<double>(total);
+    auto m = stratum < samples ? static_cast<std::uint32_t>(stratum) : samples;
+    while (m > 0 && threshold(m - 1, random24(m - 1)) >= mass) --m;
+    while (m < samples && threshold(m, random24(m)) < mass) ++m;
+    return m;
+  }
+};
 
 /// Width of a budget tile: by the prompt's length, as the released kernels choose it, so that it
 /// does not switch in the middle of a trace.
@@ -65,8 +86,18 @@ struct Share {
 };
 
 KVSIM_HD inline Share budget_share(std::uint64_t mass, std::uint32_t samples, std::uint64_t total) {
-  const Uint128 product = Uint128{mass} * samples;
-  return {static_cast<std::uint32_t>(product / total), static_cast<std::uint64_t>(product % total)};
+  // The quotient is off by one at most; the remainder modulo 2^64 tells, as total < 2^62.
+  auto whole = static_cast<std::uint32_t>(static_cast<double>(mass) * samples /
+                                          static_cast<double>(total));
+  std::uint64_t remainder = mass * samples - whole * total;
+  if (static_cast<std::int64_t>(remainder) < 0) {
+    --whole;
+    remainder += total;
+  } else if (remainder >= total) {
+    ++whole;
+    remainder -= total;
+  }
+  return {whole, remainder};
 }
 
 }  // namespace kvsim

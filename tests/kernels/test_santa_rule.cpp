@@ -57,13 +57,46 @@ TEST_CASE("thresholds are exact floors and stay below the total") {
     const auto index = static_cast<std::uint32_t>(engine() % samples);
     const auto random24 = static_cast<std::uint32_t>(engine() % (1u << 24));
     const std::uint64_t total = 1 + engine() % (std::uint64_t{1} << 60);
-    const std::uint64_t threshold = mass_threshold(index, random24, samples, total);
+    const std::uint64_t threshold = Strata::of(total, samples).threshold(index, random24);
     CHECK(threshold < total);
     // threshold <= position * total / (samples * 2^24) < threshold + 1
     const Uint128 exact = ((Uint128{index} << 24) + random24) * total;
     const Uint128 divisor = Uint128{samples} << 24;
     CHECK(Uint128{threshold} * divisor <= exact);
     CHECK(exact < (Uint128{threshold} + 1) * divisor);
+  }
+}
+
+TEST_CASE("thresholds below a mass are counted as one by one") {
+  std::mt19937_64 engine(12);
+  for (int i = 0; i < 500; ++i) {
+    const auto samples = static_cast<std::uint32_t>(1 + engine() % 300);
+    const std::uint64_t total = 1 + engine() % (std::uint64_t{1} << (1 + engine() % 60));
+    const auto random24 = static_cast<std::uint32_t>(engine() % (1u << 24));
+    const Strata strata = Strata::of(total, samples);
+    const auto offset = [&](std::uint32_t m) { return random24 ^ (m * 7919u & 0xffffffu); };
+    for (const std::uint64_t mass :
+         {std::uint64_t{0}, engine() % total, strata.threshold(samples / 2, offset(samples / 2)),
+          total}) {
+      std::uint32_t count = 0;
+      for (std::uint32_t m = 0; m < samples; ++m) {
+        count += strata.threshold(m, offset(m)) < mass ? 1u : 0u;
+      }
+      CHECK(strata.below(mass, offset) == count);
+    }
+  }
+}
+
+TEST_CASE("budget shares are exact quotients and remainders") {
+  std::mt19937_64 engine(13);
+  for (int i = 0; i < 2000; ++i) {
+    const auto samples = static_cast<std::uint32_t>(1 + engine() % (1u << 20));
+    const std::uint64_t total = 1 + engine() % (std::uint64_t{1} << (1 + engine() % 60));
+    const std::uint64_t mass = i % 10 == 0 ? total : engine() % total;
+    const Share share = budget_share(mass, samples, total);
+    const Uint128 product = Uint128{mass} * samples;
+    CHECK(share.whole == static_cast<std::uint32_t>(product / total));
+    CHECK(share.remainder == static_cast<std::uint64_t>(product % total));
   }
 }
 

@@ -1,0 +1,205 @@
+// SANTA samplers in one cooperative launch. The CTAs of a team stream all keys; scores stay on chip
+// as integer prefix sums (rule.h); one exchange of tile records tells every CTA the whole head's
+// distribution; then each draws the samples that fall into its own tiles, gathers their V rows, and
+// the last CTA to arrive adds up the team's sums.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/device/kernel.h"
+#include "kernels/device/launch.cuh"
+#include "kernels/santa/gather.cuh"
+#include "kernels/santa/kernel.cuh"
+
+namespace kvsim {
+namespace {
+
+using namespace device;
+
+template <typename T, int D, int kHeads8, bool kLarge>
+__global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
+    santa_kernel(const __grid_constant__ SantaArguments arguments) {
+  extern __shared__ __align__(128) char shared[];
+  SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run();
+  __syncthreads();
+  SantaGather<T, D, kLarge>(arguments, shared).run();
+}
+
+template <typename T, int D, int kHeads8, bool kLarge>
+__global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
+    santa_stream_kernel(const __grid_constant__ SantaArguments arguments) {
+  extern __shared__ __align__(128) char shared[];
+  SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run();
+}
+
+template <typename T, int D, int kHeads8, bool kLarge>
+__global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
+    santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
+  extern __shared__ __align__(128) char shared[];
+  SantaGather<T, D, kLarge>(arguments, shared).run();
+}
+
+struct SantaOptions {
+  SantaRule rule = SantaRule::kSystematic;
+  std::uint32_t samples = 128;
+  int tile = 256;  // 0: by the prompt's length
+  bool offset_per_tile = false;
+  bool released = false;
+  bool fallback = false;  // two launches instead of a cooperative one
+};
+
+class SantaKernel : public Kernel {
+ public:
+  explicit SantaKernel(const SantaOptions& options) : options_(options) {}
+
+  std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const override {
+    if (options_.released) return "mode=released, which has no kernel of ours";
+    const std::string refused = step_refusal(step);
+    if (!refused.empty()) return refused;
+    const int tile = tile_of(step);
+    if (tile != 32 && tile != 64 && tile != 128 && tile != 256) {
+      return fmt::format("tile {}, expected 32, 64, 128 or 256", tile);
+    }
+    std::string result;
+    dispatch(step, limits, [&](auto instance) {
+      using I = decltype(instance);
+      using Shape = SantaShape<I::kDim, I::kLarge>;
+      const SantaArguments a = arguments<Shape>(step, limits, nullptr).first;
+      const bool ranked = a.rule == SantaRule::kLargestRemainder;
+      const GatherLayout layout =
+          GatherLayout::of(step.group(), Shape::kWarps, I::kDim, a.pairs,
+                           ranked ? step.group() * a.tiles : 0,
+                           step.group() * static_cast<int>(a.samples));
+      if (layout.bytes > Shape::kRingBytes || a.samples > kMostSamples) {
+        result = fmt::format("{} samples over {} tiles, which do not fit into shared memory",
+                             a.samples, a.tiles);
+      }
+    });
+    return result;
+  }
+
+  std::size_t workspace_bytes(const DeviceStep& step, const DeviceLimits& limits) const override {
+    std::size_t bytes = 0;
+    dispatch(step, limits, [&](auto instance) {
+      using I = decltype(instance);
+      bytes = arguments<SantaShape<I::kDim, I::kLarge>>(step, limits, nullptr).second;
+    });
+    return bytes;
+  }
+
+  void launch(const DeviceStep& step, const DeviceLimits& limits, std::byte* workspace,
+              CUstream_st* stream) const override {
+    dispatch(step, limits, [&](auto instance) {
+      using I = decltype(instance);
+      using Shape = SantaShape<I::kDim, I::kLarge>;
+      const SantaArguments a = arguments<Shape>(step, limits, workspace).first;
+      const int shared = shared_bytes<Shape>(a);
+      const auto run = [&](void (*kernel)(SantaArguments), bool cooperative) {
+        kvsim::launch(kernel, a, a.split.ctas, Shape::kThreads, shared, stream, cooperative);
+      };
+      using T = typename I::Element;
+      if (options_.fallback) {
+        run(santa_stream_kernel<T, I::kDim, I::kHeads8, I::kLarge>, false);
+        run(santa_gather_kernel<T, I::kDim, I::kLarge>, false);
+      } else {
+        run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge>, true);
+      }
+    });
+  }
+
+ private:
+  static constexpr std::uint32_t kMostSamples = 1u << 15;
+
+  int tile_of(const DeviceStep& step) const {
+    return options_.tile > 0 ? options_.tile : budget_tile(step.prompt_tokens);
+  }
+
+  template <typename Shape>
+  static int shared_bytes(const SantaArguments& a) {
+    const int row = a.step.group() * kStashRow;
+    return Shape::kRingBytes + 4 * ((a.blocks_per_cta + 31) / 32 * 32 + a.shared_blocks * row);
+  }
+
+  /// Arguments of a launch and the workspace they take.
+  template <typename Shape>
+  std::pair<SantaArguments, std::size_t> arguments(const DeviceStep& step,
+                                                   const DeviceLimits& limits,
+                                                   std::byte* workspace) const {
+    constexpr int kReservedBytes = 2048;  // the system's share and static variables
+    SantaArguments a;
+    a.step = step;
+    a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockTokens, limits.sms, 1);
+    a.rule = options_.rule;
+    a.samples = options_.samples;
+    a.tile = tile_of(step);
+    a.offset_per_tile = options_.offset_per_tile;
+    const std::span<const std::int32_t> contexts = contexts_of(step);
+    const int longest = *std::max_element(contexts.begin(), contexts.end());
+    const int team_blocks = (longest + kBlockTokens - 1) / kBlockTokens;
+    a.tiles = (longest + a.tile - 1) / a.tile;
+    const TeamSplit& split = a.split;
+    a.blocks_per_cta =
+        split.ctas_per_team > 0
+            ? (team_blocks + split.ctas_per_team - 1) / split.ctas_per_team
+            : static_cast<int>((split.total() + split.ctas - 1) / split.ctas);
+    a.pairs = std::min(a.blocks_per_cta, team_blocks) * (kBlockTokens / a.tile) * step.group();
+    const int row_bytes = 4 * step.group() * kStashRow;
+    const auto room = static_cast<int>(limits.shared_bytes_per_sm) - kReservedBytes -
+                      shared_bytes<Shape>(a);
+    a.shared_blocks = options_.fallback ? 0 : std::clamp(room / row_bytes, 0, a.blocks_per_cta);
+    return lay_out(a, workspace);
+  }
+
+  static std::pair<SantaArguments, std::size_t> lay_out(SantaArguments a, std::byte* workspace) {
+    const auto teams = static_cast<std::size_t>(a.split.teams());
+    const auto group = static_cast<std::size_t>(a.step.group());
+    const auto dim = static_cast<std::size_t>(head_class(a.step.head_dim));
+    Carver carver(workspace);
+    a.partials.tickets = carver.take<std::uint32_t>(teams);
+    a.epochs = carver.take<std::uint32_t>(teams);
+    a.records = carver.take<TileRecord>(teams * group * static_cast<std::size_t>(a.tiles));
+    a.partials.values =
+        carver.take<float>(2 * static_cast<std::size_t>(a.split.ctas) * group * dim);
+    if (a.shared_blocks < a.blocks_per_cta) {
+      a.stash = carver.take<std::uint32_t>(static_cast<std::size_t>(a.split.total()) * group *
+                                           kStashRow);
+    }
+    return {a, carver.bytes()};
+  }
+
+  SantaOptions options_;
+};
+
+SantaOptions drawn_options(const Parameters& parameters, SantaRule rule) {
+  return {.rule = rule,
+          .samples = static_cast<std::uint32_t>(parameters.integer("samples", 1, 1 << 20)),
+          .released = parameters.choice("implementation") == "published",
+          .fallback = parameters.choice("implementation") == "fallback"};
+}
+
+SantaOptions prop_options(const Parameters& parameters) {
+  const bool unbiased = parameters.choice("mode") == "unbiased";
+  SantaOptions options = drawn_options(
+      parameters, unbiased ? SantaRule::kSystematicBudgets : SantaRule::kLargestRemainder);
+  options.tile = static_cast<int>(parameters.integer("tile", 0, 256));
+  options.offset_per_tile = parameters.choice("offsets") == "tile";
+  options.released = options.released || parameters.choice("mode") == "released";
+  return options;
+}
+
+KVSIM_REGISTER_KERNEL("santa-sys", KernelInfo{.make = [](const Parameters& p) {
+                        return std::make_unique<SantaKernel>(
+                            drawn_options(p, SantaRule::kSystematic));
+                      }});
+KVSIM_REGISTER_KERNEL("santa-strat", KernelInfo{.make = [](const Parameters& p) {
+                        return std::make_unique<SantaKernel>(
+                            drawn_options(p, SantaRule::kStratified));
+                      }});
+KVSIM_REGISTER_KERNEL("santa-prop", KernelInfo{.make = [](const Parameters& p) {
+                        return std::make_unique<SantaKernel>(prop_options(p));
+                      }});
+
+}  // namespace
+}  // namespace kvsim
