@@ -21,7 +21,7 @@ const MeasuredLayer* nearest(std::span<const MeasuredLayer> measured, int layer,
   return best;
 }
 
-HeadShape heads_of(const Llm& llm) {
+HeadShape head_shape(const Llm& llm) {
   return {llm.q_heads, llm.kv_heads, llm.head_dim, llm.v_head_dim, false};
 }
 
@@ -75,7 +75,7 @@ LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, c
                               std::int64_t context) {
   const std::int64_t visible = layer.window > 0 ? std::min(layer.window, context) : context;
   const std::vector<std::int64_t> contexts(static_cast<std::size_t>(serving.batch), visible);
-  const Shape shape = shape_on(serving.target, heads_of(serving.llm), contexts, 0);
+  const Shape shape = shape_on(serving.target, head_shape(serving.llm), contexts, 0);
   const Method::Bounds bounds = method.bounds(shape);
   LayerPrediction prediction;
   prediction.statistics =
@@ -97,6 +97,7 @@ LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, c
         widened(prediction.datapath_pj, low.energy.datapath_pj, high.energy.datapath_pj);
   }
   prediction.work = value.work;
+  prediction.dense_bytes = dense_bytes(shape, false);
   prediction.cost = std::move(value.cost);
   return prediction;
 }

@@ -47,6 +47,7 @@ struct LayerPrediction {
   StepCost cost;  // of the value
   Work work;
   Statistics statistics;
+  double dense_bytes = 0;
   Estimate attention_us{};
   Estimate total_pj{};
   Estimate datapath_pj{};

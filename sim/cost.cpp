@@ -113,21 +113,22 @@ StepCost step_cost(const Work& work, const Shape& shape, const Target& target,
 }
 
 void CostSum::add(const StepCost& cost, double dense_bytes_of_step) {
-  steps += 1;
-  dense_bytes += dense_bytes_of_step;
-  requested_bytes += cost.traffic.requested_bytes;
-  sector_bytes += cost.traffic.sector_bytes;
-  dram_read_bytes += cost.traffic.dram_read_bytes;
-  dram_write_bytes += cost.traffic.dram_write_bytes;
-  for (std::size_t i = 0; i < dram_by_tensor.size(); ++i) {
-    dram_by_tensor[i] += cost.traffic.dram_by_tensor[i];
-  }
-  for (std::size_t i = 0; i < ops.size(); ++i) ops[i] += cost.ops[i];
-  us += cost.time.total_us;
-  total_pj += cost.energy.total_pj;
-  datapath_pj += cost.energy.datapath_pj;
-  for (const TimeTerm& term : cost.time.terms) add_term(terms, term.stage, term.limit, term.us);
-  for (const EnergyItem& item : cost.energy.items) add_item(items, item);
+  CostSum one;
+  one.steps = 1;
+  one.dense_bytes = dense_bytes_of_step;
+  one.requested_bytes = cost.traffic.requested_bytes;
+  one.sector_bytes = cost.traffic.sector_bytes;
+  one.dram_read_bytes = cost.traffic.dram_read_bytes;
+  one.dram_write_bytes = cost.traffic.dram_write_bytes;
+  one.dram_by_tensor = cost.traffic.dram_by_tensor;
+  one.ops = cost.ops;
+  one.us = cost.time.total_us;
+  one.total_pj = cost.energy.total_pj;
+  one.datapath_pj = cost.energy.datapath_pj;
+  for (const TimeTerm& term : cost.time.terms)
+    one.terms.push_back({term.stage, term.limit, term.us});
+  one.items = cost.energy.items;
+  add(one);
 }
 
 void CostSum::add(const CostSum& other) {

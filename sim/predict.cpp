@@ -41,12 +41,7 @@ WholeModel predict_model(const Serving& serving, const Method& method,
   WholeModel model;
   for (const LayerClass& layer : classify_layers(serving.llm, measured)) {
     const LayerPrediction prediction = predict_layer(serving, layer, method, context);
-    const std::int64_t visible = layer.window > 0 ? std::min(layer.window, context) : context;
-    const Llm& llm = serving.llm;
-    const double row = serving.target.format.row_bytes(llm.head_dim) +
-                       serving.target.format.row_bytes(llm.v_head_dim);
-    const double dense = serving.batch * static_cast<double>(visible) * llm.kv_heads * row;
-    for (int i = 0; i < layer.layers; ++i) model.sum.add(prediction.cost, dense);
+    for (int i = 0; i < layer.layers; ++i) model.sum.add(prediction.cost, prediction.dense_bytes);
     model.attention_us += prediction.attention_us * layer.layers;
     model.total_pj += prediction.total_pj * layer.layers;
     model.layers.push_back(layer_json(layer, prediction));

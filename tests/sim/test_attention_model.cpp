@@ -111,5 +111,14 @@ TEST_CASE("the break-even context is where the predicted attention begins to win
   CHECK(study_step(same, 4096, false).speedup.value == Approx(1));
 }
 
+TEST_CASE("dense bytes of a prediction are the whole cache, once") {
+  const Llm llm = Presets().llm("llama-3.1-8b");
+  const Target target = h200();
+  const NamedMethod santa = make_method("santa-sys");
+  const LayerPrediction windowed =
+      predict_layer({llm, target, 3}, {1, 512, nullptr}, *santa.method, 4096);
+  CHECK(windowed.dense_bytes == 3 * 512 * llm.kv_bytes_per_token / llm.layers);
+}
+
 }  // namespace
 }  // namespace kvsim
