@@ -1,6 +1,5 @@
 #include "sim/accelerator_energy.h"
 
-#include <cmath>
 #include <utility>
 
 #include "core/error.h"
@@ -24,7 +23,7 @@ std::vector<CostSum> cost_layers(const NamedMethod& method, std::span<const Meas
                                  bool from_bounds, std::span<const Target> targets) {
   std::vector<CostSum> sums(targets.size());
   for (const MeasuredLayer& layer : layers) {
-    const auto context = static_cast<std::int64_t>(std::llround(layer.context_mean));
+    const auto context = whole_tokens(layer.context_mean);
     for (std::size_t i = 0; i < targets.size(); ++i) {
       const Shape shape = shape_on(targets[i], layer.heads, {&context, 1}, layer.prompt_tokens);
       const Statistics statistics =

@@ -1,7 +1,6 @@
 #include "sim/attention_model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <utility>
 
@@ -28,7 +27,7 @@ HeadShape head_shape(const Llm& llm) {
 /// The shape that a captured layer was measured on, with its mean context.
 Method::Bounds measured_bounds(const MeasuredLayer& measured, const Method& method,
                                const Target& target) {
-  const auto context = static_cast<std::int64_t>(std::llround(measured.context_mean));
+  const auto context = whole_tokens(measured.context_mean);
   return method.bounds(shape_on(target, measured.heads, {&context, 1}, measured.prompt_tokens));
 }
 

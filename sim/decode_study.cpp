@@ -93,7 +93,7 @@ std::vector<MeasuredLayer> measured_dense_layers(const Replay& replay) {
   std::vector<MeasuredLayer> layers;
   for (const auto& [layer, costs] : replay.dense_layers) {
     MeasuredLayer measured = measured_layer(replay, layer);
-    const auto context = static_cast<std::int64_t>(measured.context_mean);
+    const auto context = whole_tokens(measured.context_mean);
     const Shape shape =
         shape_on(replay.targets[0], measured.heads, {&context, 1}, measured.prompt_tokens);
     measured.statistics = replay.dense.method->bounds(shape).high;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "models/presets.h"
+#include "sim/decode_study.h"
 #include "sim/document.h"
 #include "sim/kv_dtype.h"
 #include "sim/layer_replay.h"
@@ -274,6 +275,18 @@ TEST_CASE("replay: a latent row is read once") {
   CHECK(sum.mean(sum.dense_bytes) == Approx(302.5 * 32 * 2));
   CHECK(sum.dram_by_tensor[static_cast<std::size_t>(Tensor::kV)] == 0);
   CHECK(sum.mean(sum.dram_read_bytes) == Approx(302.5 * 32 * 2).epsilon(0.02));
+}
+
+TEST_CASE("replay: the dense baseline stands at the rounded mean context") {
+  const TemporaryFolder folder;
+  SmallTrace{}.write(folder.file("a.h5"));
+  ReplayOptions options = options_for({folder.file("a.h5")}, {"dense"});
+  options.steps = IndexList::parse("0,2-3", "--steps");  // 301, 303 and 304 tokens: 302.67
+  const Replay result = replay(options);
+  for (const MeasuredLayer& layer : measured_dense_layers(result)) {
+    CHECK(layer.statistics.k_rows == 303 * 2);
+  }
+  CHECK(document_of(result).at("methods")[0].at("decode_step").at("context") == 303);
 }
 
 TEST_CASE("replay: layers of unlike traces are not pooled") {
