@@ -58,6 +58,7 @@ class GpuBuilder {
     memory.atom_bytes = static_cast<int>(file_.integer("memory.atom", "B"));
     memory.row_bytes = static_cast<int>(file_.integer("memory.row", "B"));
     memory.stream.ramp_us = file_.number("memory.stream_ramp", "us");
+    memory.read_ramp_us = file_.number("memory.read_ramp", "us");
     // No faster than the interface: a utilisation above 1 is a mistake.
     memory.stream.gb_per_s = file_.number("memory.stream_rate", "GB/s", 1, memory.peak_gb_per_s);
     memory.gather_ramp_us = file_.number("memory.gather_ramp", "us");

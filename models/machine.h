@@ -28,7 +28,8 @@ struct MemorySystem {
   int sector_bytes = 32;      // what the cache asks for
   int atom_bytes = 64;        // what DRAM delivers
   int row_bytes = 1024;       // bytes one activation opens
-  Transfer stream;            // sequential reads
+  Transfer stream;            // sequential reads of an attention kernel
+  Estimate read_ramp_us;      // of a kernel that only reads, which `stream` would start too late
   /// Random row gathers: the share of `stream.gb_per_s` reached with rows of that many bytes,
   /// interpolated between the points; runs at least as long as the last point are a stream. Empty:
   /// scattered rows cost no bandwidth. Ramp as `gather_ramp_us`.

@@ -25,7 +25,7 @@ Estimate weights_us(const Llm& llm, const Machine& machine, double batch) {
   // Every product, the head's too, starts a kernel and fills the memory's pipeline. At best the
   // next one's weights are on their way by then. What lies between products (norms, rotary
   // embedding, activation) is left out: few bytes, and no sourced time.
-  Estimate start_us = (machine.boundary(Boundary::kKernelLaunch) + machine.memory.stream.ramp_us) *
+  Estimate start_us = (machine.boundary(Boundary::kKernelLaunch) + machine.memory.read_ramp_us) *
                       (kProductsPerLayer * llm.layers + 1);
   start_us.low = 0;
   return max(bytes_us, compute_us) + start_us;

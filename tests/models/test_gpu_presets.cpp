@@ -76,9 +76,9 @@ TEST_CASE("every GPU preset loads, with positive and ordered constants") {
     for (const Estimate& e : machine.boundary_us) check_interval(e);
     for (const Estimate& e :
          {machine.round_trip_us, machine.memory.stream.ramp_us, machine.memory.gather_ramp_us,
-          machine.memory.read_pj_per_bit, machine.memory.write_pj_per_bit,
-          machine.memory.activate_pj, machine.cache.ramp_us, machine.cache_read_pj_per_bit,
-          machine.static_w}) {
+          machine.memory.read_ramp_us, machine.memory.read_pj_per_bit,
+          machine.memory.write_pj_per_bit, machine.memory.activate_pj, machine.cache.ramp_us,
+          machine.cache_read_pj_per_bit, machine.static_w}) {
       check_interval(e);
     }
     for (std::size_t op = 0; op < kOps; ++op) {

@@ -224,7 +224,8 @@ TEST_CASE("products start one after the other, and a large batch is bound by ari
   Machine machine = machine_with(exactly(4600));
   const double stream = decode_step(llm, machine, 1, layers, layers).weights_us.value;
   CHECK(stream == Approx(3263).epsilon(0.001));
-  machine.memory.stream.ramp_us = exactly(1.5);
+  machine.memory.stream.ramp_us = exactly(9);  // an attention kernel's, not a product's
+  machine.memory.read_ramp_us = exactly(1.5);
   machine.boundary_us[static_cast<std::size_t>(Boundary::kKernelLaunch)] = exactly(0.5);
   const Estimate started = decode_step(llm, machine, 1, layers, layers).weights_us;
   CHECK(started.value == Approx(stream + 2 * (4 * 32 + 1)));
@@ -235,6 +236,17 @@ TEST_CASE("products start one after the other, and a large batch is bound by ari
   CHECK(decode_step(llm, machine, 8, layers, layers).weights_us.value == started.value);
   CHECK(decode_step(llm, machine, 512, layers, layers).weights_us.value ==
         Approx(512 * llm.streamed_weight_bytes / 2 * 2 / 700e6 + 258));
+}
+
+TEST_CASE("a matrix product starts as the measured read kernel does: 2.0 us on an H200") {
+  const Machine h200 = Presets().gpu("h200_sxm");
+  const double start =
+      h200.boundary(Boundary::kKernelLaunch).value + h200.memory.read_ramp_us.value;
+  CHECK(start == Approx(2.0));
+  const Llm llm = Presets().llm("llama-3.1-8b");
+  const std::array<LayersAndTime, 1> layers{{{32, exactly(10)}}};
+  CHECK(decode_step(llm, h200, 1, layers, layers).weights_us.value ==
+        Approx(llm.streamed_weight_bytes / 4.6e6 + 2.0 * (4 * 32 + 1)));
 }
 
 TEST_CASE("dense against itself is exactly 1, whatever the intervals") {
