@@ -74,6 +74,7 @@ struct Stage {
   LaunchShape launch;
   double imbalance = 1;
   double dependent_trips = 0;
+  bool heads_gather = false;  // every head sums V rows of its own: no matrix product
   FixedVector<Access, 10> accesses;
   FixedVector<OpCount, 12> ops;
 

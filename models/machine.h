@@ -70,14 +70,22 @@ struct Machine {
   std::array<Estimate, kBoundaries> boundary_us;
   Estimate round_trip_us;                             // one dependent memory access
   std::array<std::array<OpCost, kPhases>, kOps> ops;  // ops[op][phase]
-  Estimate overhead_share;  // datapath share of core energy (registers, clocks, control): 0..1
-  Estimate static_w;        // drawn whatever is done
-  Estimate area_mm2;        // 0 for a GPU preset
+  /// Of the value phase where every head sums rows of its own (Stage::heads_gather).
+  std::array<OpCost, kOps> gather_ops;
+  Estimate overhead_share;   // datapath share of core energy (registers, clocks, control): 0..1
+  Estimate static_w;         // drawn whatever is done
+  Estimate area_mm2;         // 0 for a GPU preset
   double node_nm = 0;
   int element_bits = 16;  // what K and V elements are on this machine (accelerators: 8)
 
   const OpCost& op(Op o, Phase p) const {
     return ops[static_cast<std::size_t>(o)][static_cast<std::size_t>(p)];
+  }
+  /// What one operation counted in a stage costs.
+  const OpCost& op(const Stage& stage, const OpCount& item) const {
+    return stage.heads_gather && item.phase == Phase::kValue
+               ? gather_ops[static_cast<std::size_t>(item.op)]
+               : op(item.op, item.phase);
   }
   const Estimate& boundary(Boundary b) const { return boundary_us[static_cast<std::size_t>(b)]; }
 };

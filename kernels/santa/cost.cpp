@@ -128,6 +128,7 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   Stage& gather = work.add_stage("gather_v", Boundary::kTeamExchange);
   gather.launch = plan.launch;
   gather.dependent_trips = 1;
+  gather.heads_gather = true;
   gather.read(Tensor::kMetadata, kTileRecordBytes, records, records);
   if (spills) gather.read(Tensor::kStash, kScoreBytes, s.k_requests, s.k_requests);
   gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
@@ -168,6 +169,7 @@ Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceL
   Stage& pass2 = work.add_stage("pass2", Boundary::kKernelLaunch);
   pass2.launch = {ctas, ctas};
   pass2.dependent_trips = 2;  // stash, then rows
+  pass2.heads_gather = true;
   pass2.read(Tensor::kMetadata, kBudgetBytes, records, records);
   const double stashed =
       s.head_tiles * tile_of(model_, shape);  // heads without a budget skip the tile's stash

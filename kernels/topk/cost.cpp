@@ -52,6 +52,7 @@ class TopKCost : public Implementation {
     gather.dependent_trips = 1;
     if (published_) gather.read(Tensor::kMetadata, 8, s.v_requests, s.v_requests);
     gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
+    gather.heads_gather = true;
     count_weighted_values(gather, shape, s.v_requests);
     write_partials(gather, shape, plan);
     finish_output(work, shape, plan);

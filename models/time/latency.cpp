@@ -98,7 +98,7 @@ LevelTime compute_time(const Stage& stage, const Machine& machine) {
   std::array<UnitTime, kOps * kPhases> units;  // a stage holds fewer counts
   std::size_t used = 0;
   for (const OpCount& item : stage.ops) {
-    const OpCost& cost = machine.op(item.op, item.phase);
+    const OpCost& cost = machine.op(stage, item);
     const Estimate& rate = cost.per_us;
     if (item.count <= 0 || rate.value <= 0) continue;
     std::size_t i = used;

@@ -111,6 +111,31 @@ TEST_CASE("the H200 preset becomes the machine that its numbers say") {
   CHECK(h200.memory.read_pj_per_bit.value + h200.cache_read_pj_per_bit.value == Approx(10.0));
 }
 
+TEST_CASE("rows that heads gather for themselves are summed by CUDA cores") {
+  const Machine h200 = Presets().gpu("h200_sxm");
+  Stage product;
+  Stage gather;
+  gather.heads_gather = true;
+  const OpCount add{Op::kAdd, Phase::kValue, 1};
+  const OpCount multiply{Op::kMultiply, Phase::kValue, 1};
+  CHECK(h200.op(product, add).pj.value == 0.52);
+  CHECK(h200.op(gather, add).pj.value == 4.7);
+  CHECK(h200.op(gather, add).per_us.value == Approx(33.45e6));
+  // A fused multiply-add takes what a multiplication alone does, and its adder's cycle.
+  CHECK(h200.op(gather, add).pj.value + h200.op(gather, multiply).pj.value == Approx(5.4));
+  CHECK(h200.op(gather, multiply).per_us.value == 0);
+  const OpCount score{Op::kAdd, Phase::kScore, 1};
+  CHECK(h200.op(gather, score).pj.value == 0.52);
+  const Presets presets;
+  for (const std::string& name : presets.names("gpus")) {
+    INFO(name);
+    const Machine machine = presets.gpu(name);
+    CHECK(machine.op(gather, add).pj.value > 5 * machine.op(product, add).pj.value);
+    const Estimate& fused = machine.op(gather, multiply).pj;
+    CHECK((0 <= fused.low && fused.low <= fused.value && fused.value <= fused.high));
+  }
+}
+
 TEST_CASE("fp32 rates agree with clock and cores") {
   const Presets presets;
   for (const std::string& name : presets.names("gpus")) {
