@@ -9,9 +9,9 @@
 namespace kvsim {
 
 /// What is moved. The words of `by_tensor` in the output.
-enum class Tensor { kQuery, kK, kV, kMetadata, kStash, kPartial, kOutput };
-inline constexpr std::array<std::string_view, 7> kTensorNames{
-    "query", "k", "v", "metadata", "stash", "partial", "output"};
+enum class Tensor { kQuery, kK, kV, kMetadata, kStash, kPartial, kOutput, kPageTable };
+inline constexpr std::array<std::string_view, 8> kTensorNames{
+    "query", "k", "v", "metadata", "stash", "partial", "output", "page_table"};
 constexpr std::string_view to_string(Tensor t) { return kTensorNames[static_cast<std::size_t>(t)]; }
 
 enum class Direction { kRead, kWrite };

@@ -32,7 +32,7 @@ struct MemorySystem {
   Estimate read_ramp_us;      // of a kernel that only reads, which `stream` would start too late
   /// Random row gathers: the share of `stream.gb_per_s` reached with rows of that many bytes,
   /// interpolated between the points; runs at least as long as the last point are a stream. Empty:
-  /// scattered rows cost no bandwidth. Ramp as `gather_ramp_us`.
+  /// scattered rows cost no bandwidth. Ramp: the longer of `gather_ramp_us` and the stream's.
   std::vector<double> gather_row_bytes;
   std::vector<Estimate> gather_share;
   Estimate gather_ramp_us;

@@ -28,8 +28,7 @@ std::vector<CostSum> cost_layers(const NamedMethod& method, std::span<const Meas
       const Shape shape = shape_on(targets[i], layer.heads, {&context, 1}, layer.prompt_tokens);
       const Statistics statistics =
           from_bounds ? method.method->bounds(shape).high : layer.statistics;
-      const Work work = step_work(method.method->implementation(), shape, layer.heads.latent,
-                                  statistics, targets[i]);
+      const Work work = step_work(method.method->implementation(), shape, statistics, targets[i]);
       sums[i].add(step_cost(work, shape, targets[i], nullptr),
                   dense_bytes(shape, layer.heads.latent));
     }

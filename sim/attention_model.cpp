@@ -45,7 +45,7 @@ struct CostedStatistics {
 CostedStatistics cost_of(const Serving& serving, const Shape& shape, const Method& method,
                          const Statistics& statistics) {
   CostedStatistics result;
-  result.work = step_work(method.implementation(), shape, false, statistics, serving.target);
+  result.work = step_work(method.implementation(), shape, statistics, serving.target);
   result.cost = step_cost(result.work, shape, serving.target, nullptr);
   return result;
 }
@@ -96,7 +96,7 @@ LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, c
         widened(prediction.datapath_pj, low.energy.datapath_pj, high.energy.datapath_pj);
   }
   prediction.work = value.work;
-  prediction.dense_bytes = dense_bytes(shape, false);
+  prediction.dense_bytes = dense_bytes(shape, shape.latent);
   prediction.cost = std::move(value.cost);
   return prediction;
 }

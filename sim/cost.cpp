@@ -77,6 +77,7 @@ Shape shape_on(const Target& target, const HeadShape& heads, std::span<const std
   shape.kv_heads = heads.kv_heads;
   shape.head_dim = heads.head_dim;
   shape.v_head_dim = heads.v_head_dim;
+  shape.latent = heads.latent;
   shape.kv_format = target.format;
   shape.prompt_tokens = prompt_tokens;
   shape.activation_bytes = target.activation_bytes;
@@ -88,12 +89,13 @@ double dense_bytes(const Shape& shape, bool latent) {
   return shape.total_context() * shape.kv_heads * row;
 }
 
-Work step_work(const Implementation& implementation, const Shape& shape, bool latent,
+Work step_work(const Implementation& implementation, const Shape& shape,
                const Statistics& statistics, const Target& target) {
   Work work = implementation.work(shape, statistics, target.machine.limits);
-  if (latent) {
+  if (shape.latent) {
     for (Stage& stage : work.stages) share_latent_rows(stage);
   }
+  add_page_table(work, shape, target.layout);
   return work;
 }
 
