@@ -76,6 +76,10 @@ double attention_speedup(const DecodeStudy& study, std::int64_t context) {
   return attention_us(dense) / attention_us(method);
 }
 
+Json fits_json(const MemoryNeed& need) {
+  return need.capacity_bytes > 0 ? Json(need.fits()) : Json(nullptr);
+}
+
 }  // namespace
 
 std::vector<MeasuredLayer> measured_layers(const Replay& replay, const MethodRun& run) {
@@ -137,9 +141,29 @@ Json speedup_curve(const DecodeStudy& study) {
     const DecodeStep step = study_step(study, context, false);
     curve.push_back({{"context", context},
                      {"speedup", json_of(step.speedup)},
-                     {"attention_speedup", finite(attention_speedup(study, context))}});
+                     {"attention_speedup", finite(attention_speedup(study, context))},
+                     {"fits", fits_json(memory_need(study.serving, context))}});
   }
   return curve;
+}
+
+MemoryNeed memory_need(const Serving& serving, std::int64_t context) {
+  const Target& target = serving.target;
+  return memory_need(serving.llm, target.machine.memory, target.format, target.layout, context,
+                     serving.batch);
+}
+
+Json memory_json(const MemoryNeed& need) {
+  Json json{{"weight_bytes", finite(need.weight_bytes)},
+            {"kv_bytes", finite(need.kv_bytes)},
+            {"needed_bytes", finite(need.needed_bytes())},
+            {"capacity_bytes", finite(need.capacity_bytes)},
+            {"fits", fits_json(need)}};
+  if (need.capacity_bytes <= 0) {
+    json["capacity_bytes"] = nullptr;
+    json["capacity_bytes_reason"] = json["fits_reason"] = "the preset names no capacity";
+  }
+  return json;
 }
 
 Json decode_step_json(const DecodeStudy& study, std::int64_t context, bool exact) {

@@ -74,8 +74,17 @@ Json method_json(const PredictOptions& options, const std::string& spec, const N
       {"layers", model.layers}};
 }
 
-std::vector<std::string> notes(const PredictOptions& options) {
-  std::vector<std::string> result = options.llm.notes;
+std::vector<std::string> notes(const PredictOptions& options, const MemoryNeed& need) {
+  std::vector<std::string> result;
+  if (need.capacity_bytes > 0 && !need.fits()) {
+    constexpr double kBytesPerGb = 1e9;
+    result.push_back(fmt::format(
+        "does not fit: {:.1f} GB of weights and {:.1f} GB of K and V, but {} has {:.0f} GB; the "
+        "times are those of a memory large enough",
+        need.weight_bytes / kBytesPerGb, need.kv_bytes / kBytesPerGb, options.gpu,
+        need.capacity_bytes / kBytesPerGb));
+  }
+  result.insert(result.end(), options.llm.notes.begin(), options.llm.notes.end());
   result.push_back("traffic, time, ops and energy are means per layer, whole batch");
   if (options.statistics) {
     result.push_back(
@@ -146,7 +155,10 @@ Json predict_document(const PredictOptions& options) {
     document["statistics_reason"] = "no --stats given";
   }
   document["defaults"] = json_of(options.defaults);
-  document["notes"] = notes(options);
+  const MemoryNeed need = memory_need(
+      {options.llm, options.target, static_cast<double>(options.batch)}, options.context);
+  document["memory"] = memory_json(need);
+  document["notes"] = notes(options, need);
   const NamedMethod dense = make_method("dense");
   Json methods = Json::array();
   for (const std::string& spec : options.methods)

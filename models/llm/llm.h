@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "core/estimate.h"
+#include "kernels/shape.h"
 #include "models/machine.h"
+#include "models/memory/traffic.h"
 
 namespace kvsim {
 
@@ -31,6 +33,22 @@ struct Llm {
 
 /// Throws RuntimeError naming file and key for a missing or impossible value.
 Llm llm_from_config(const std::string& path);
+
+/// What a model and its cache fill of a machine's memory. Activations, and what a serving engine
+/// keeps for itself, come on top.
+struct MemoryNeed {
+  double weight_bytes = 0;    // all parameters
+  double kv_bytes = 0;        // K and V of all layers and sequences
+  double capacity_bytes = 0;  // 0 = not known
+
+  double needed_bytes() const { return weight_bytes + kv_bytes; }
+  bool fits() const { return needed_bytes() <= capacity_bytes; }
+};
+
+/// For `batch` sequences of `context` tokens. A layer with a window keeps the window's rows; a
+/// paged cache is filled with whole pages.
+MemoryNeed memory_need(const Llm& llm, const MemorySystem& memory, const KvFormat& format,
+                       const CacheLayout& layout, std::int64_t context, double batch);
 
 /// Some layers and how long their attention takes.
 struct LayersAndTime {

@@ -249,6 +249,28 @@ TEST_CASE("a matrix product starts as the measured read kernel does: 2.0 us on a
         Approx(llm.streamed_weight_bytes / 4.6e6 + 2.0 * (4 * 32 + 1)));
 }
 
+TEST_CASE("weights and cache must fit, and the cache's type counts") {
+  const Llm llama = Presets().llm("llama-3.1-8b");
+  const MemorySystem memory = Presets().gpu("h200_sxm").memory;
+  constexpr KvFormat kBf16{16, 0, 0};
+  constexpr KvFormat kFp8{8, 0, 0};
+  const MemoryNeed one = memory_need(llama, memory, kBf16, {}, 131072, 1);
+  CHECK(one.weight_bytes == llama.stored_weight_bytes);
+  CHECK(one.kv_bytes == 131072.0 * llama.kv_bytes_per_token);
+  CHECK(one.capacity_bytes == 141e9);
+  CHECK(one.fits());
+  CHECK_FALSE(memory_need(llama, memory, kBf16, {}, 131072, 8).fits());
+  CHECK(memory_need(llama, memory, kFp8, {}, 131072, 8).fits());
+  CHECK(memory_need(llama, memory, kFp8, {}, 131072, 8).kv_bytes == 4 * one.kv_bytes);
+  // A paged cache is filled with whole pages, a window keeps its rows only.
+  CHECK(memory_need(llama, memory, kBf16, {LayoutKind::kPaged, 16}, 17, 1).kv_bytes ==
+        32 * llama.kv_bytes_per_token);
+  Llm windowed = llama;
+  for (int layer = 0; layer < 16; ++layer) windowed.windows[static_cast<std::size_t>(layer)] = 1024;
+  CHECK(memory_need(windowed, memory, kBf16, {}, 3072, 1).kv_bytes ==
+        (1024 + 3072) / 2 * llama.kv_bytes_per_token);
+}
+
 TEST_CASE("dense against itself is exactly 1, whatever the intervals") {
   const Llm llm = Presets().llm("smollm2-135m");
   const Machine machine = machine_with({4600, 4400, 4700, Source::kMeasured});
