@@ -35,6 +35,7 @@ class GpuBuilder {
     read_cache();
     read_boundaries();
     read_operations();
+    read_link();
     machine_.static_w = file_.number("energy.idle", "W");
     file_.finish();
     return std::move(machine_);
@@ -83,6 +84,13 @@ class GpuBuilder {
       machine_.boundary_us[i] = file_.number(fmt::format("boundary.{}", kBoundaryNames[i]), "us");
     }
     machine_.round_trip_us = file_.number("boundary.round_trip", "us");
+  }
+
+  /// Only where GPUs are joined by more than their host's bus.
+  void read_link() {
+    if (!file_.has("link")) return;
+    machine_.link = Link{file_.number("link.all_reduce", "us"), file_.number("link.step", "us"),
+                         file_.number("link.rate", "GB/s", 1, 1e9)};
   }
 
   /// Scores and weighted values are matrix products, but for rows that every head gathers for

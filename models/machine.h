@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,14 @@ struct MemorySystem {
   Estimate activate_pj;  // one row activation; paid again for every scattered row
 };
 
+/// What joins the GPUs of one host: an all-reduce over n of them takes
+/// all_reduce_us + 2 (n - 1) step_us and moves 2 (n - 1) / n of its bytes through every GPU's link.
+struct Link {
+  Estimate all_reduce_us;
+  Estimate step_us;
+  Estimate gb_per_s;  // one direction
+};
+
 /// Energy of one operation, and how many the whole device does in a microsecond (0 = not a limit).
 struct OpCost {
   Estimate pj;
@@ -74,6 +83,7 @@ struct Machine {
   std::array<OpCost, kOps> gather_ops;
   Estimate overhead_share;   // datapath share of core energy (registers, clocks, control): 0..1
   Estimate static_w;         // drawn whatever is done
+  std::optional<Link> link;  // none: no time for tensor parallelism
   Estimate area_mm2;         // 0 for a GPU preset
   double node_nm = 0;
   int element_bits = 16;  // what K and V elements are on this machine (accelerators: 8)

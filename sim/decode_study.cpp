@@ -177,6 +177,7 @@ Json decode_step_json(const DecodeStudy& study, std::int64_t context, bool exact
             {"dense_estimate_us", json_of(step.dense_us)},
             {"method_estimate_us", json_of(step.method_us)},
             {"weights_us", json_of(step.weights_us)},
+            {"all_reduce_us", json_of(step.all_reduce_us)},
             {"attention_share", finite(step.attention_share)}};
   if (const auto first = break_even_context(study)) {
     json["break_even_context"] = *first;

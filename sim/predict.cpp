@@ -86,6 +86,11 @@ std::vector<std::string> notes(const PredictOptions& options, const MemoryNeed& 
   }
   result.insert(result.end(), options.llm.notes.begin(), options.llm.notes.end());
   result.push_back("traffic, time, ops and energy are means per layer, whole batch");
+  if (options.llm.tensor_parallel > 1) {
+    result.push_back(fmt::format(
+        "{} GPUs share the model: memory, attention, traffic, ops and energy are those of one",
+        options.llm.tensor_parallel));
+  }
   if (options.statistics) {
     result.push_back(
         "row counts are carried over from " + options.statistics->path() +
@@ -145,6 +150,7 @@ Json predict_document(const PredictOptions& options) {
                 {"llm", options.llm.name},
                 {"context", options.context},
                 {"batch", options.batch},
+                {"tp", options.llm.tensor_parallel},
                 {"layout", to_string(options.target.layout.kind)},
                 {"kv_dtype", options.kv_dtype},
                 {"l2", to_string(options.target.state)}};

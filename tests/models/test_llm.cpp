@@ -271,6 +271,37 @@ TEST_CASE("weights and cache must fit, and the cache's type counts") {
         (1024 + 3072) / 2 * llama.kv_bytes_per_token);
 }
 
+TEST_CASE("GPUs share heads, weights and cache; KV heads beyond theirs are replicated") {
+  const Llm llama = Presets().llm("llama-3.1-8b");  // 32 / 8 heads
+  const Llm half = share_of_llm(llama, 2);
+  CHECK(half.q_heads == 16);
+  CHECK(half.kv_heads == 4);
+  CHECK(half.streamed_weight_bytes == llama.streamed_weight_bytes / 2);
+  CHECK(half.kv_bytes_per_token == llama.kv_bytes_per_token / 2);
+  const Llm sixteenth = share_of_llm(llama, 16);
+  CHECK(sixteenth.kv_heads == 1);
+  CHECK(sixteenth.kv_bytes_per_token == llama.kv_bytes_per_token / 8);
+  // Half a KV head more than its share, K and V, in 32 layers.
+  CHECK(sixteenth.stored_weight_bytes ==
+        llama.stored_weight_bytes / 16 + 0.5 * 32 * 4096 * 256 * 2);
+  check_same(share_of_llm(llama, 1), llama);
+  CHECK_THROWS_WITH(share_of_llm(llama, 3), ContainsSubstring("cannot be dealt out to 3 GPUs"));
+  CHECK_THROWS_AS(share_of_llm(Presets().llm("qwen2.5-7b"), 8), UsageError);  // 28 query heads
+}
+
+TEST_CASE("every layer of a shared model waits for two all-reduces") {
+  const Llm llama = Presets().llm("llama-3.1-8b");
+  const Machine h200 = Presets().gpu("h200_sxm");
+  const std::array<LayersAndTime, 1> layers{{{32, exactly(10)}}};
+  CHECK(decode_step(llama, h200, 1, layers, layers).all_reduce_us.value == 0);
+  const DecodeStep step = decode_step(share_of_llm(llama, 4), h200, 16, layers, layers);
+  const double moved = 16 * 4096 * 2 * 1.5 / 414e3;
+  CHECK(step.all_reduce_us.value == Approx(2 * 32 * (6.6 + 6 * 0.6 + moved)));
+  CHECK(step.dense_us.value == Approx(step.weights_us.value + step.all_reduce_us.value + 320));
+  CHECK_THROWS_WITH(decode_step(share_of_llm(llama, 2), Presets().gpu("l40s"), 1, layers, layers),
+                    ContainsSubstring("preset l40s has no [link]"));
+}
+
 TEST_CASE("dense against itself is exactly 1, whatever the intervals") {
   const Llm llm = Presets().llm("smollm2-135m");
   const Machine machine = machine_with({4600, 4400, 4700, Source::kMeasured});
