@@ -27,6 +27,7 @@ struct Shape {
   int kv_heads = 0;
   int head_dim = 0;
   int v_head_dim = 0;
+  bool latent = false;  // V is the first v_head_dim elements of the K row
   KvFormat kv_format = {};
   std::int64_t prompt_tokens = 0;  // fixes the tile rule of a trace; 0 = the longest context
   int activation_bytes = 2;        // an element of q and o
@@ -40,6 +41,8 @@ struct Shape {
   }
   double k_row_bytes() const { return kv_format.row_bytes(head_dim); }
   double v_row_bytes() const { return kv_format.row_bytes(v_head_dim); }
+  /// From one V row to the next.
+  double v_stride_bytes() const { return latent ? k_row_bytes() : v_row_bytes(); }
   double query_bytes() const { return batch() * q_heads * head_dim * activation_bytes; }
   double output_bytes() const { return batch() * q_heads * v_head_dim * activation_bytes; }
 };

@@ -35,8 +35,11 @@ SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, int unit_t
   return plan;
 }
 
-void add_query_and_partials(Stage& stage, const Shape& shape, const SplitPlan& plan) {
+void read_query(Stage& stage, const Shape& shape) {
   stage.read(Tensor::kQuery, shape.query_bytes(), 1, 1);
+}
+
+void write_partials(Stage& stage, const Shape& shape, const SplitPlan& plan) {
   if (plan.partials > 0) {
     stage.write(Tensor::kPartial, partial_row_bytes(shape), plan.partials * shape.group());
   }
@@ -62,6 +65,16 @@ double tiles_of(const Shape& shape, int tile) {
 void count_scores(Stage& stage, const Shape& shape, double rows) {
   stage.count(Op::kMultiply, Phase::kScore, rows * (shape.head_dim + 1));
   stage.count(Op::kAdd, Phase::kScore, rows * (shape.head_dim - 1));
+}
+
+void count_weighted_values(Stage& stage, const Shape& shape, double rows) {
+  const double heads = query_heads(shape);
+  stage.count(Op::kCompare, Phase::kSoftmax, rows - heads);
+  stage.count(Op::kAdd, Phase::kSoftmax, 2 * rows - heads);  // subtract the maximum, sum
+  stage.count(Op::kExp, Phase::kSoftmax, rows);
+  stage.count(Op::kMultiply, Phase::kValue, rows * shape.v_head_dim);
+  stage.count(Op::kAdd, Phase::kValue, (rows - heads) * shape.v_head_dim);
+  stage.count(Op::kMultiply, Phase::kMerge, heads * (shape.v_head_dim + 1));  // times 1 / sum
 }
 
 }  // namespace kvsim

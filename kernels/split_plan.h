@@ -21,8 +21,11 @@ SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, int unit_t
 /// Bytes of one head's partial result: output, maximum and sum in float32.
 inline double partial_row_bytes(const Shape& shape) { return 4.0 * (shape.v_head_dim + 2); }
 
-/// Reads of the queries and, when the plan splits teams, writes of partial results.
-void add_query_and_partials(Stage& stage, const Shape& shape, const SplitPlan& plan);
+/// The queries of the whole batch, read once.
+void read_query(Stage& stage, const Shape& shape);
+
+/// When the plan splits teams: one partial result per CTA and query head.
+void write_partials(Stage& stage, const Shape& shape, const SplitPlan& plan);
 
 /// The last stage: the CTA that arrives last merges a team's partials and writes the output;
 /// without partials the output is written by `stage` itself.
@@ -32,7 +35,7 @@ void finish_output(Work& work, const Shape& shape, const SplitPlan& plan);
 double tiles_of(const Shape& shape, int tile);
 
 /// Query heads over the whole batch.
-inline double heads_of(const Shape& shape) { return shape.batch() * shape.q_heads; }
+inline double query_heads(const Shape& shape) { return shape.batch() * shape.q_heads; }
 
 /// Whether a step's scores (float32, `rows` of them over all heads) outgrow the half of shared
 /// memory that streaming leaves them, and wait in global memory instead.
@@ -43,5 +46,9 @@ inline bool scores_spill(const DeviceLimits& limits, double rows) {
 
 /// Operations of `rows` dot products (summed over heads), scale included.
 void count_scores(Stage& stage, const Shape& shape, double rows);
+
+/// Operations of a softmax over `rows` scores (summed over heads) and the weighted sum of as many V
+/// rows, normalised at the end.
+void count_weighted_values(Stage& stage, const Shape& shape, double rows);
 
 }  // namespace kvsim

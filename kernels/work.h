@@ -9,9 +9,9 @@
 namespace kvsim {
 
 /// What is moved. The words of `by_tensor` in the output.
-enum class Tensor { kQuery, kK, kV, kMetadata, kStash, kPartial, kOutput };
-inline constexpr std::array<std::string_view, 7> kTensorNames{
-    "query", "k", "v", "metadata", "stash", "partial", "output"};
+enum class Tensor { kQuery, kK, kV, kMetadata, kStash, kPartial, kOutput, kPageTable };
+inline constexpr std::array<std::string_view, 8> kTensorNames{
+    "query", "k", "v", "metadata", "stash", "partial", "output", "page_table"};
 constexpr std::string_view to_string(Tensor t) { return kTensorNames[static_cast<std::size_t>(t)]; }
 
 enum class Direction { kRead, kWrite };
@@ -74,6 +74,7 @@ struct Stage {
   LaunchShape launch;
   double imbalance = 1;
   double dependent_trips = 0;
+  bool heads_gather = false;  // every head sums V rows of its own: no matrix product
   FixedVector<Access, 10> accesses;
   FixedVector<OpCount, 12> ops;
 

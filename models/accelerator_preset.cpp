@@ -45,6 +45,9 @@ class AcceleratorBuilder {
     }
     fuse_multiply_accumulate(Phase::kScore);
     build_value_multiply();
+    for (std::size_t op = 0; op < kOps; ++op) {  // a lane adds rows whoever else wants them
+      machine_.gather_ops[op] = op_of(static_cast<Op>(op), Phase::kValue);
+    }
     build_area_and_leakage();
     file_.finish();
     return machine_;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -34,6 +35,7 @@ class GpuBuilder {
     read_cache();
     read_boundaries();
     read_operations();
+    read_link();
     machine_.static_w = file_.number("energy.idle", "W");
     file_.finish();
     return std::move(machine_);
@@ -58,6 +60,7 @@ class GpuBuilder {
     memory.atom_bytes = static_cast<int>(file_.integer("memory.atom", "B"));
     memory.row_bytes = static_cast<int>(file_.integer("memory.row", "B"));
     memory.stream.ramp_us = file_.number("memory.stream_ramp", "us");
+    memory.read_ramp_us = file_.number("memory.read_ramp", "us");
     // No faster than the interface: a utilisation above 1 is a mistake.
     memory.stream.gb_per_s = file_.number("memory.stream_rate", "GB/s", 1, memory.peak_gb_per_s);
     memory.gather_ramp_us = file_.number("memory.gather_ramp", "us");
@@ -83,7 +86,15 @@ class GpuBuilder {
     machine_.round_trip_us = file_.number("boundary.round_trip", "us");
   }
 
-  /// Scores and weighted values are matrix products; what selects, normalises and merges is not.
+  /// Only where GPUs are joined by more than their host's bus.
+  void read_link() {
+    if (!file_.has("link")) return;
+    machine_.link = Link{file_.number("link.all_reduce", "us"), file_.number("link.step", "us"),
+                         file_.number("link.rate", "GB/s", 1, 1e9)};
+  }
+
+  /// Scores and weighted values are matrix products, but for rows that every head gathers for
+  /// itself; nor is what selects, normalises and merges.
   void read_operations() {
     const Estimate tensor = file_.number("compute.tensor", "TFLOP/s", 1e-3, 1e9) *
                             file_.number("compute.tensor_utilisation", "ratio", 1e-3, 1) *
@@ -101,10 +112,27 @@ class GpuBuilder {
       set(Op::kMultiply, phase, {multiply_pj, fp32, "fp32 core", kFp32Core});
       set(Op::kAdd, phase, {add_pj, fp32, "fp32 core", kFp32Core});
     }
+    set_gather({multiply_pj, fp32, "", kFp32Core},
+               {add_pj, fp32, "fp32 core, row by row", kFp32Core});
     set_lanes(Op::kExp, "special function", kSpecialFunction);
     set_lanes(Op::kCompare, "integer core", kInteger);
     set_lanes(Op::kShift, "integer core", kInteger);
     set_lanes(Op::kRandomWord, "integer core, Philox", kInteger);
+  }
+
+  /// CUDA cores sum the rows one by one. A weight rides along in a fused multiply-add, which takes
+  /// the lane once and the energy of a multiplication alone: beside its add, the difference.
+  void set_gather(const OpCost& multiply, const OpCost& add) {
+    // Both come from one meter, so their bounds move together.
+    const double more = std::max(0.0, multiply.pj.value - add.pj.value);
+    const auto [low, high] = std::minmax({more, std::max(0.0, multiply.pj.low - add.pj.low),
+                                          std::max(0.0, multiply.pj.high - add.pj.high)});
+    machine_.gather_ops[static_cast<std::size_t>(Op::kAdd)] = add;
+    machine_.gather_ops[static_cast<std::size_t>(Op::kMultiply)] = {
+        {more, low, high, std::max(multiply.pj.source, add.pj.source)},
+        exactly(0, Source::kSpec),  // in the add's cycle
+        "fused into the add",
+        kFp32Core};
   }
 
   /// An operation given as lanes of an SM, the same in every phase.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,16 +29,25 @@ struct MemorySystem {
   int sector_bytes = 32;      // what the cache asks for
   int atom_bytes = 64;        // what DRAM delivers
   int row_bytes = 1024;       // bytes one activation opens
-  Transfer stream;            // sequential reads
+  Transfer stream;            // sequential reads of an attention kernel
+  Estimate read_ramp_us;      // of a kernel that only reads, which `stream` would start too late
   /// Random row gathers: the share of `stream.gb_per_s` reached with rows of that many bytes,
   /// interpolated between the points; runs at least as long as the last point are a stream. Empty:
-  /// scattered rows cost no bandwidth. Ramp as `gather_ramp_us`.
+  /// scattered rows cost no bandwidth. Ramp: the longer of `gather_ramp_us` and the stream's.
   std::vector<double> gather_row_bytes;
   std::vector<Estimate> gather_share;
   Estimate gather_ramp_us;
   Estimate read_pj_per_bit;  // dynamic, streaming, activations included
   Estimate write_pj_per_bit;
   Estimate activate_pj;  // one row activation; paid again for every scattered row
+};
+
+/// What joins the GPUs of one host: an all-reduce over n of them takes
+/// all_reduce_us + 2 (n - 1) step_us and moves 2 (n - 1) / n of its bytes through every GPU's link.
+struct Link {
+  Estimate all_reduce_us;
+  Estimate step_us;
+  Estimate gb_per_s;  // one direction
 };
 
 /// Energy of one operation, and how many the whole device does in a microsecond (0 = not a limit).
@@ -69,14 +79,23 @@ struct Machine {
   std::array<Estimate, kBoundaries> boundary_us;
   Estimate round_trip_us;                             // one dependent memory access
   std::array<std::array<OpCost, kPhases>, kOps> ops;  // ops[op][phase]
-  Estimate overhead_share;  // datapath share of core energy (registers, clocks, control): 0..1
-  Estimate static_w;        // drawn whatever is done
-  Estimate area_mm2;        // 0 for a GPU preset
+  /// Of the value phase where every head sums rows of its own (Stage::heads_gather).
+  std::array<OpCost, kOps> gather_ops;
+  Estimate overhead_share;   // datapath share of core energy (registers, clocks, control): 0..1
+  Estimate static_w;         // drawn whatever is done
+  std::optional<Link> link;  // none: no time for tensor parallelism
+  Estimate area_mm2;         // 0 for a GPU preset
   double node_nm = 0;
   int element_bits = 16;  // what K and V elements are on this machine (accelerators: 8)
 
   const OpCost& op(Op o, Phase p) const {
     return ops[static_cast<std::size_t>(o)][static_cast<std::size_t>(p)];
+  }
+  /// What one operation counted in a stage costs.
+  const OpCost& op(const Stage& stage, const OpCount& item) const {
+    return stage.heads_gather && item.phase == Phase::kValue
+               ? gather_ops[static_cast<std::size_t>(item.op)]
+               : op(item.op, item.phase);
   }
   const Estimate& boundary(Boundary b) const { return boundary_us[static_cast<std::size_t>(b)]; }
 };

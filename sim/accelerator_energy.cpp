@@ -1,6 +1,5 @@
 #include "sim/accelerator_energy.h"
 
-#include <cmath>
 #include <utility>
 
 #include "core/error.h"
@@ -24,13 +23,12 @@ std::vector<CostSum> cost_layers(const NamedMethod& method, std::span<const Meas
                                  bool from_bounds, std::span<const Target> targets) {
   std::vector<CostSum> sums(targets.size());
   for (const MeasuredLayer& layer : layers) {
-    const auto context = static_cast<std::int64_t>(std::llround(layer.context_mean));
+    const auto context = whole_tokens(layer.context_mean);
     for (std::size_t i = 0; i < targets.size(); ++i) {
       const Shape shape = shape_on(targets[i], layer.heads, {&context, 1}, layer.prompt_tokens);
       const Statistics statistics =
           from_bounds ? method.method->bounds(shape).high : layer.statistics;
-      const Work work = step_work(method.method->implementation(), shape, layer.heads.latent,
-                                  statistics, targets[i]);
+      const Work work = step_work(method.method->implementation(), shape, statistics, targets[i]);
       sums[i].add(step_cost(work, shape, targets[i], nullptr),
                   dense_bytes(shape, layer.heads.latent));
     }

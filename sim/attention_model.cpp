@@ -1,7 +1,6 @@
 #include "sim/attention_model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <utility>
 
@@ -21,14 +20,14 @@ const MeasuredLayer* nearest(std::span<const MeasuredLayer> measured, int layer,
   return best;
 }
 
-HeadShape heads_of(const Llm& llm) {
+HeadShape head_shape(const Llm& llm) {
   return {llm.q_heads, llm.kv_heads, llm.head_dim, llm.v_head_dim, false};
 }
 
 /// The shape that a captured layer was measured on, with its mean context.
 Method::Bounds measured_bounds(const MeasuredLayer& measured, const Method& method,
                                const Target& target) {
-  const auto context = static_cast<std::int64_t>(std::llround(measured.context_mean));
+  const auto context = whole_tokens(measured.context_mean);
   return method.bounds(shape_on(target, measured.heads, {&context, 1}, measured.prompt_tokens));
 }
 
@@ -46,7 +45,7 @@ struct CostedStatistics {
 CostedStatistics cost_of(const Serving& serving, const Shape& shape, const Method& method,
                          const Statistics& statistics) {
   CostedStatistics result;
-  result.work = step_work(method.implementation(), shape, false, statistics, serving.target);
+  result.work = step_work(method.implementation(), shape, statistics, serving.target);
   result.cost = step_cost(result.work, shape, serving.target, nullptr);
   return result;
 }
@@ -75,7 +74,7 @@ LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, c
                               std::int64_t context) {
   const std::int64_t visible = layer.window > 0 ? std::min(layer.window, context) : context;
   const std::vector<std::int64_t> contexts(static_cast<std::size_t>(serving.batch), visible);
-  const Shape shape = shape_on(serving.target, heads_of(serving.llm), contexts, 0);
+  const Shape shape = shape_on(serving.target, head_shape(serving.llm), contexts, 0);
   const Method::Bounds bounds = method.bounds(shape);
   LayerPrediction prediction;
   prediction.statistics =
@@ -97,6 +96,7 @@ LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, c
         widened(prediction.datapath_pj, low.energy.datapath_pj, high.energy.datapath_pj);
   }
   prediction.work = value.work;
+  prediction.dense_bytes = dense_bytes(shape, shape.latent);
   prediction.cost = std::move(value.cost);
   return prediction;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,6 +22,9 @@ struct MeasuredLayer {
   Statistics statistics;                 // sums over heads
   std::optional<Estimate> attention_us;  // on the GPU, from exact footprints
 };
+
+/// A mean of contexts as a context.
+inline std::int64_t whole_tokens(double mean) { return std::llround(mean); }
 
 /// An LLM served on a machine: how long the attention of its layers takes, method by method.
 struct Serving {
@@ -47,6 +51,7 @@ struct LayerPrediction {
   StepCost cost;  // of the value
   Work work;
   Statistics statistics;
+  double dense_bytes = 0;
   Estimate attention_us{};
   Estimate total_pj{};
   Estimate datapath_pj{};

@@ -77,6 +77,7 @@ Shape shape_on(const Target& target, const HeadShape& heads, std::span<const std
   shape.kv_heads = heads.kv_heads;
   shape.head_dim = heads.head_dim;
   shape.v_head_dim = heads.v_head_dim;
+  shape.latent = heads.latent;
   shape.kv_format = target.format;
   shape.prompt_tokens = prompt_tokens;
   shape.activation_bytes = target.activation_bytes;
@@ -88,12 +89,13 @@ double dense_bytes(const Shape& shape, bool latent) {
   return shape.total_context() * shape.kv_heads * row;
 }
 
-Work step_work(const Implementation& implementation, const Shape& shape, bool latent,
+Work step_work(const Implementation& implementation, const Shape& shape,
                const Statistics& statistics, const Target& target) {
   Work work = implementation.work(shape, statistics, target.machine.limits);
-  if (latent) {
+  if (shape.latent) {
     for (Stage& stage : work.stages) share_latent_rows(stage);
   }
+  add_page_table(work, shape, target.layout);
   return work;
 }
 
@@ -113,21 +115,22 @@ StepCost step_cost(const Work& work, const Shape& shape, const Target& target,
 }
 
 void CostSum::add(const StepCost& cost, double dense_bytes_of_step) {
-  steps += 1;
-  dense_bytes += dense_bytes_of_step;
-  requested_bytes += cost.traffic.requested_bytes;
-  sector_bytes += cost.traffic.sector_bytes;
-  dram_read_bytes += cost.traffic.dram_read_bytes;
-  dram_write_bytes += cost.traffic.dram_write_bytes;
-  for (std::size_t i = 0; i < dram_by_tensor.size(); ++i) {
-    dram_by_tensor[i] += cost.traffic.dram_by_tensor[i];
-  }
-  for (std::size_t i = 0; i < ops.size(); ++i) ops[i] += cost.ops[i];
-  us += cost.time.total_us;
-  total_pj += cost.energy.total_pj;
-  datapath_pj += cost.energy.datapath_pj;
-  for (const TimeTerm& term : cost.time.terms) add_term(terms, term.stage, term.limit, term.us);
-  for (const EnergyItem& item : cost.energy.items) add_item(items, item);
+  CostSum one;
+  one.steps = 1;
+  one.dense_bytes = dense_bytes_of_step;
+  one.requested_bytes = cost.traffic.requested_bytes;
+  one.sector_bytes = cost.traffic.sector_bytes;
+  one.dram_read_bytes = cost.traffic.dram_read_bytes;
+  one.dram_write_bytes = cost.traffic.dram_write_bytes;
+  one.dram_by_tensor = cost.traffic.dram_by_tensor;
+  one.ops = cost.ops;
+  one.us = cost.time.total_us;
+  one.total_pj = cost.energy.total_pj;
+  one.datapath_pj = cost.energy.datapath_pj;
+  for (const TimeTerm& term : cost.time.terms)
+    one.terms.push_back({term.stage, term.limit, term.us});
+  one.items = cost.energy.items;
+  add(one);
 }
 
 void CostSum::add(const CostSum& other) {

@@ -45,9 +45,9 @@ Shape shape_on(const Target& target, const HeadShape& heads, std::span<const std
 /// Bytes of K and V that dense attention reads in one layer and step: the whole cache, once.
 double dense_bytes(const Shape& shape, bool latent);
 
-/// The work of one layer and step. In a latent cache, V rows of a stage that reads their K rows too
-/// are not read again.
-Work step_work(const Implementation& implementation, const Shape& shape, bool latent,
+/// The work of one layer and step, page table included. In a latent cache, V rows of a stage that
+/// reads their K rows too are not read again.
+Work step_work(const Implementation& implementation, const Shape& shape,
                const Statistics& statistics, const Target& target);
 
 /// What one layer and step costs on one target.

@@ -76,6 +76,10 @@ double attention_speedup(const DecodeStudy& study, std::int64_t context) {
   return attention_us(dense) / attention_us(method);
 }
 
+Json fits_json(const MemoryNeed& need) {
+  return need.capacity_bytes > 0 ? Json(need.fits()) : Json(nullptr);
+}
+
 }  // namespace
 
 std::vector<MeasuredLayer> measured_layers(const Replay& replay, const MethodRun& run) {
@@ -93,7 +97,7 @@ std::vector<MeasuredLayer> measured_dense_layers(const Replay& replay) {
   std::vector<MeasuredLayer> layers;
   for (const auto& [layer, costs] : replay.dense_layers) {
     MeasuredLayer measured = measured_layer(replay, layer);
-    const auto context = static_cast<std::int64_t>(measured.context_mean);
+    const auto context = whole_tokens(measured.context_mean);
     const Shape shape =
         shape_on(replay.targets[0], measured.heads, {&context, 1}, measured.prompt_tokens);
     measured.statistics = replay.dense.method->bounds(shape).high;
@@ -137,9 +141,29 @@ Json speedup_curve(const DecodeStudy& study) {
     const DecodeStep step = study_step(study, context, false);
     curve.push_back({{"context", context},
                      {"speedup", json_of(step.speedup)},
-                     {"attention_speedup", finite(attention_speedup(study, context))}});
+                     {"attention_speedup", finite(attention_speedup(study, context))},
+                     {"fits", fits_json(memory_need(study.serving, context))}});
   }
   return curve;
+}
+
+MemoryNeed memory_need(const Serving& serving, std::int64_t context) {
+  const Target& target = serving.target;
+  return memory_need(serving.llm, target.machine.memory, target.format, target.layout, context,
+                     serving.batch);
+}
+
+Json memory_json(const MemoryNeed& need) {
+  Json json{{"weight_bytes", finite(need.weight_bytes)},
+            {"kv_bytes", finite(need.kv_bytes)},
+            {"needed_bytes", finite(need.needed_bytes())},
+            {"capacity_bytes", finite(need.capacity_bytes)},
+            {"fits", fits_json(need)}};
+  if (need.capacity_bytes <= 0) {
+    json["capacity_bytes"] = nullptr;
+    json["capacity_bytes_reason"] = json["fits_reason"] = "the preset names no capacity";
+  }
+  return json;
 }
 
 Json decode_step_json(const DecodeStudy& study, std::int64_t context, bool exact) {
@@ -153,6 +177,7 @@ Json decode_step_json(const DecodeStudy& study, std::int64_t context, bool exact
             {"dense_estimate_us", json_of(step.dense_us)},
             {"method_estimate_us", json_of(step.method_us)},
             {"weights_us", json_of(step.weights_us)},
+            {"all_reduce_us", json_of(step.all_reduce_us)},
             {"attention_share", finite(step.attention_share)}};
   if (const auto first = break_even_context(study)) {
     json["break_even_context"] = *first;

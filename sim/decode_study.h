@@ -34,11 +34,15 @@ DecodeStep study_step(const DecodeStudy& study, std::int64_t context, bool exact
 /// bisection; empty if there is none up to kMaxContext.
 std::optional<std::int64_t> break_even_context(const DecodeStudy& study);
 
-/// [{context, speedup{}, attention_speedup}] at powers of two from 1024 to kMaxContext.
+/// [{context, speedup{}, attention_speedup, fits}] at powers of two from 1024 to kMaxContext.
 Json speedup_curve(const DecodeStudy& study);
 
 /// All of it for a document: the step at `context`, break_even_context and the curve.
 Json decode_step_json(const DecodeStudy& study, std::int64_t context, bool exact);
+
+/// What LLM and cache need of the memory, and whether they fit.
+MemoryNeed memory_need(const Serving& serving, std::int64_t context);
+Json memory_json(const MemoryNeed& need);
 
 /// Which captured layer stands for how many of the LLM's.
 Json layer_map_json(const DecodeStudy& study);

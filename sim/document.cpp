@@ -45,7 +45,7 @@ std::int64_t mean_context(const Replay& replay) {
       steps += 1;
     }
   }
-  return static_cast<std::int64_t>(sum / steps);
+  return whole_tokens(sum / steps);
 }
 
 void add_decode_step(const Replay& replay, std::size_t method, const DocumentOptions& options,

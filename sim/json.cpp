@@ -84,8 +84,9 @@ Json json_of(const TraceInfo& info) {
 Json traffic_json(const CostSum& sum) {
   Json by_tensor;
   // The order of the documents, not of the enum.
-  for (const Tensor tensor : {Tensor::kK, Tensor::kV, Tensor::kMetadata, Tensor::kQuery,
-                              Tensor::kOutput, Tensor::kStash, Tensor::kPartial}) {
+  for (const Tensor tensor :
+       {Tensor::kK, Tensor::kV, Tensor::kMetadata, Tensor::kQuery, Tensor::kOutput, Tensor::kStash,
+        Tensor::kPartial, Tensor::kPageTable}) {
     by_tensor[std::string(to_string(tensor))] =
         finite(sum.mean(sum.dram_by_tensor[static_cast<std::size_t>(tensor)]));
   }

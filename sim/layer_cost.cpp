@@ -48,12 +48,11 @@ std::vector<TargetCost> cost_on_targets(const CostStep& step, const Method& meth
     const Shape shape = shape_on(target, step.heads, {&step.context, 1}, step.prompt_tokens);
     const MemorySystem& memory = target.machine.memory;
     SelectionFootprint exact;
-    exact.k =
-        exact_footprint(rows.k, step.cache_tokens, shape.k_row_bytes(), target.layout, memory);
-    exact.v =
-        exact_footprint(rows.v, step.cache_tokens, shape.v_row_bytes(), target.layout, memory);
-    const Work work =
-        step_work(method.implementation(), shape, step.heads.latent, statistics, target);
+    exact.k = exact_footprint(rows.k, step.cache_tokens, packed(shape.k_row_bytes()), target.layout,
+                              memory);
+    exact.v = exact_footprint(rows.v, step.cache_tokens,
+                              {shape.v_row_bytes(), shape.v_stride_bytes()}, target.layout, memory);
+    const Work work = step_work(method.implementation(), shape, statistics, target);
     costs.push_back(
         {step_cost(work, shape, target, &exact), dense_bytes(shape, step.heads.latent)});
   }

@@ -41,12 +41,7 @@ WholeModel predict_model(const Serving& serving, const Method& method,
   WholeModel model;
   for (const LayerClass& layer : classify_layers(serving.llm, measured)) {
     const LayerPrediction prediction = predict_layer(serving, layer, method, context);
-    const std::int64_t visible = layer.window > 0 ? std::min(layer.window, context) : context;
-    const Llm& llm = serving.llm;
-    const double row = serving.target.format.row_bytes(llm.head_dim) +
-                       serving.target.format.row_bytes(llm.v_head_dim);
-    const double dense = serving.batch * static_cast<double>(visible) * llm.kv_heads * row;
-    for (int i = 0; i < layer.layers; ++i) model.sum.add(prediction.cost, dense);
+    for (int i = 0; i < layer.layers; ++i) model.sum.add(prediction.cost, prediction.dense_bytes);
     model.attention_us += prediction.attention_us * layer.layers;
     model.total_pj += prediction.total_pj * layer.layers;
     model.layers.push_back(layer_json(layer, prediction));
@@ -79,9 +74,23 @@ Json method_json(const PredictOptions& options, const std::string& spec, const N
       {"layers", model.layers}};
 }
 
-std::vector<std::string> notes(const PredictOptions& options) {
-  std::vector<std::string> result = options.llm.notes;
+std::vector<std::string> notes(const PredictOptions& options, const MemoryNeed& need) {
+  std::vector<std::string> result;
+  if (need.capacity_bytes > 0 && !need.fits()) {
+    constexpr double kBytesPerGb = 1e9;
+    result.push_back(fmt::format(
+        "does not fit: {:.1f} GB of weights and {:.1f} GB of K and V, but {} has {:.0f} GB; the "
+        "times are those of a memory large enough",
+        need.weight_bytes / kBytesPerGb, need.kv_bytes / kBytesPerGb, options.gpu,
+        need.capacity_bytes / kBytesPerGb));
+  }
+  result.insert(result.end(), options.llm.notes.begin(), options.llm.notes.end());
   result.push_back("traffic, time, ops and energy are means per layer, whole batch");
+  if (options.llm.tensor_parallel > 1) {
+    result.push_back(fmt::format(
+        "{} GPUs share the model: memory, attention, traffic, ops and energy are those of one",
+        options.llm.tensor_parallel));
+  }
   if (options.statistics) {
     result.push_back(
         "row counts are carried over from " + options.statistics->path() +
@@ -141,6 +150,7 @@ Json predict_document(const PredictOptions& options) {
                 {"llm", options.llm.name},
                 {"context", options.context},
                 {"batch", options.batch},
+                {"tp", options.llm.tensor_parallel},
                 {"layout", to_string(options.target.layout.kind)},
                 {"kv_dtype", options.kv_dtype},
                 {"l2", to_string(options.target.state)}};
@@ -151,7 +161,10 @@ Json predict_document(const PredictOptions& options) {
     document["statistics_reason"] = "no --stats given";
   }
   document["defaults"] = json_of(options.defaults);
-  document["notes"] = notes(options);
+  const MemoryNeed need = memory_need(
+      {options.llm, options.target, static_cast<double>(options.batch)}, options.context);
+  document["memory"] = memory_json(need);
+  document["notes"] = notes(options, need);
   const NamedMethod dense = make_method("dense");
   Json methods = Json::array();
   for (const std::string& spec : options.methods)

@@ -45,7 +45,7 @@ class SantaCost : public Implementation {
 };
 
 void SantaCost::count_softmax(Stage& stage, const Shape& shape, const Statistics& s) const {
-  const double heads = heads_of(shape);
+  const double heads = query_heads(shape);
   count_scores(stage, shape, s.k_requests);
   stage.count(Op::kCompare, Phase::kSoftmax, s.k_requests - heads);
   stage.count(Op::kAdd, Phase::kSoftmax, s.k_requests);  // subtract the maximum
@@ -57,7 +57,7 @@ void SantaCost::count_softmax(Stage& stage, const Shape& shape, const Statistics
 void SantaCost::count_budgets(Stage& stage, const Shape& shape) const {
   using Budgets = SantaCostModel::Budgets;
   if (model_.budgets == Budgets::kNone) return;
-  const double heads = heads_of(shape);
+  const double heads = query_heads(shape);
   if (model_.budgets == Budgets::kLargestRemainder) {
     double compares = 0;
     for (const std::int64_t context : shape.contexts) {
@@ -81,7 +81,7 @@ void SantaCost::count_budgets(Stage& stage, const Shape& shape) const {
 
 /// Drawing rows, from the whole head or from each tile with a budget.
 void SantaCost::count_draws(Stage& stage, const Shape& shape, const Statistics& s) const {
-  const double heads = heads_of(shape);
+  const double heads = query_heads(shape);
   const double tiles = tiles_of(shape, tile_of(model_, shape)) * shape.q_heads;
   stage.count(Op::kRandomWord, Phase::kSelect,
               heads * model_.random_words_per_head + tiles * model_.random_words_per_tile);
@@ -105,7 +105,7 @@ void SantaCost::count_draws(Stage& stage, const Shape& shape, const Statistics& 
 /// is a power of two.
 void count_gather_adds(Stage& stage, const Shape& shape, const Statistics& s,
                        std::uint32_t samples) {
-  const double heads = heads_of(shape);
+  const double heads = query_heads(shape);
   stage.count(Op::kAdd, Phase::kValue, (s.draws - heads) * shape.v_head_dim);
   stage.count(std::has_single_bit(samples) ? Op::kShift : Op::kMultiply, Phase::kMerge,
               heads * shape.v_head_dim);
@@ -119,7 +119,7 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
   stream.launch = plan.launch;
   stream.imbalance = plan.imbalance;
-  stream.read(Tensor::kQuery, shape.query_bytes(), 1, 1);
+  read_query(stream, shape);
   stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
   stream.write(Tensor::kMetadata, kTileRecordBytes, records);
   if (spills) stream.write(Tensor::kStash, kScoreBytes, s.k_requests);
@@ -128,15 +128,14 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   Stage& gather = work.add_stage("gather_v", Boundary::kTeamExchange);
   gather.launch = plan.launch;
   gather.dependent_trips = 1;
+  gather.heads_gather = true;
   gather.read(Tensor::kMetadata, kTileRecordBytes, records, records);
   if (spills) gather.read(Tensor::kStash, kScoreBytes, s.k_requests, s.k_requests);
   gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
   count_budgets(gather, shape);
   count_draws(gather, shape, s);
   count_gather_adds(gather, shape, s, model_.samples);
-  if (plan.partials > 0) {
-    gather.write(Tensor::kPartial, partial_row_bytes(shape), plan.partials * shape.group());
-  }
+  write_partials(gather, shape, plan);
   finish_output(work, shape, plan);
   return work;
 }
@@ -145,14 +144,14 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
 Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceLimits&) const {
   constexpr int kStashBytes = 2;    // exponentiated scores as bf16
   constexpr int kBudgetBytes = 12;  // S_t, 1/Δ_t and offset per (head, tile)
-  const double heads = heads_of(shape);
+  const double heads = query_heads(shape);
   const double records = tiles_of(shape, tile_of(model_, shape)) * shape.q_heads;
   const double ctas = tiles_of(shape, tile_of(model_, shape)) * shape.kv_heads;
   const double accumulator_bytes = 4.0 * shape.v_head_dim;
   Work work;
   Stage& pass1 = work.add_stage("pass1", Boundary::kKernelLaunch);
   pass1.launch = {ctas, ctas};
-  pass1.read(Tensor::kQuery, shape.query_bytes(), 1, 1);
+  read_query(pass1, shape);
   pass1.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
   pass1.write(Tensor::kStash, kStashBytes, s.k_requests);
   pass1.write(Tensor::kMetadata, kTileRecordBytes, records);
@@ -170,6 +169,7 @@ Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceL
   Stage& pass2 = work.add_stage("pass2", Boundary::kKernelLaunch);
   pass2.launch = {ctas, ctas};
   pass2.dependent_trips = 2;  // stash, then rows
+  pass2.heads_gather = true;
   pass2.read(Tensor::kMetadata, kBudgetBytes, records, records);
   const double stashed =
       s.head_tiles * tile_of(model_, shape);  // heads without a budget skip the tile's stash

@@ -54,7 +54,6 @@ class SkeletonCost : public Implementation {
  public:
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
     const SplitPlan plan = plan_splits(shape, limits, 64);
-    const double heads = heads_of(shape);
     Work work;
     Stage& gather = work.add_stage("gather_kv", Boundary::kKernelLaunch);
     gather.launch = plan.launch;
@@ -62,14 +61,10 @@ class SkeletonCost : public Implementation {
     gather.read(Tensor::kMetadata, 1, s.state_bytes_read, s.state_bytes_read);
     gather.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
     gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
-    add_query_and_partials(gather, shape, plan);
+    read_query(gather, shape);
+    write_partials(gather, shape, plan);
     count_scores(gather, shape, s.k_requests);
-    gather.count(Op::kCompare, Phase::kSoftmax, s.k_requests - heads);
-    gather.count(Op::kAdd, Phase::kSoftmax, 2 * s.k_requests - heads);
-    gather.count(Op::kExp, Phase::kSoftmax, s.k_requests);
-    gather.count(Op::kMultiply, Phase::kValue, s.v_requests * shape.v_head_dim);
-    gather.count(Op::kAdd, Phase::kValue, (s.v_requests - heads) * shape.v_head_dim);
-    gather.count(Op::kMultiply, Phase::kMerge, heads * (shape.v_head_dim + 1));
+    count_weighted_values(gather, shape, s.v_requests);
     finish_output(work, shape, plan);
     return work;
   }

@@ -14,29 +14,19 @@ void count_select(Stage& stage, const Statistics& s) {
   stage.count(Op::kAdd, Phase::kSelect, kRadixPasses * s.k_requests);
 }
 
-void count_values(Stage& stage, const Shape& shape, const Statistics& s) {
-  const double heads = heads_of(shape);
-  stage.count(Op::kCompare, Phase::kSoftmax, s.v_requests - heads);
-  stage.count(Op::kAdd, Phase::kSoftmax, 2 * s.v_requests - heads);
-  stage.count(Op::kExp, Phase::kSoftmax, s.v_requests);
-  stage.count(Op::kMultiply, Phase::kValue, s.v_requests * shape.v_head_dim);
-  stage.count(Op::kAdd, Phase::kValue, (s.v_requests - heads) * shape.v_head_dim);
-  stage.count(Op::kMultiply, Phase::kMerge, heads * (shape.v_head_dim + 1));
-}
-
 class TopKCost : public Implementation {
  public:
   explicit TopKCost(bool published) : published_(published) {}
 
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
     const SplitPlan plan = plan_splits(shape, limits, kUnitTokens);
-    const double heads = heads_of(shape);
+    const double heads = query_heads(shape);
     const double scores = s.k_requests;
     Work work;
     Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
     stream.launch = plan.launch;
     stream.imbalance = plan.imbalance;
-    stream.read(Tensor::kQuery, shape.query_bytes(), 1, 1);
+    read_query(stream, shape);
     stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
     count_scores(stream, shape, s.k_requests);
     const bool stashed = published_ || scores_spill(limits, scores);
@@ -62,10 +52,9 @@ class TopKCost : public Implementation {
     gather.dependent_trips = 1;
     if (published_) gather.read(Tensor::kMetadata, 8, s.v_requests, s.v_requests);
     gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
-    count_values(gather, shape, s);
-    if (plan.partials > 0) {
-      gather.write(Tensor::kPartial, partial_row_bytes(shape), plan.partials * shape.group());
-    }
+    gather.heads_gather = true;
+    count_weighted_values(gather, shape, s.v_requests);
+    write_partials(gather, shape, plan);
     finish_output(work, shape, plan);
     return work;
   }

@@ -17,6 +17,7 @@ MemoryDevice load_memory_device(const PresetFile& file) {
   const PresetFile::Curve gather = file.curve("memory.gather_share", "B", "ratio", 0.01, 1);
   system.gather_row_bytes = gather.x;
   system.gather_share = gather.y;
+  system.read_ramp_us = system.stream.ramp_us;
   system.gather_ramp_us = file.number("memory.gather_ramp", "us");
   system.read_pj_per_bit = file.number("memory.read", "pJ/bit");
   system.write_pj_per_bit = file.number("memory.write", "pJ/bit");

@@ -72,27 +72,38 @@ void add_cache(Items& items, const Traffic& traffic, const Machine& machine) {
   items.add("cache write", machine.cache_write_pj_per_bit * (written * kBitsPerByte));
 }
 
-using OpCounts = std::array<std::array<double, kPhases>, kOps>;
+/// Operations of one kind and phase over all stages.
+struct OpSum {
+  double count = 0;
+  Estimate pj = exactly(0, Source::kSpec);
+  double lane_cycles = 0;
+};
+using OpSums = std::array<std::array<OpSum, kPhases>, kOps>;
 
-OpCounts count_operations(const Work& work) {
-  OpCounts counts{};
+OpSums sum_operations(const Work& work, const Machine& machine) {
+  OpSums sums{};
   for (const Stage& stage : work.stages) {
     for (const OpCount& item : stage.ops) {
-      counts[static_cast<std::size_t>(item.op)][static_cast<std::size_t>(item.phase)] += item.count;
+      if (item.count <= 0) continue;
+      const OpCost& cost = machine.op(stage, item);
+      OpSum& sum = sums[static_cast<std::size_t>(item.op)][static_cast<std::size_t>(item.phase)];
+      sum.count += item.count;
+      sum.pj += cost.pj * item.count;
+      sum.lane_cycles += cost.lane_cycles * item.count;
     }
   }
-  return counts;
+  return sums;
 }
 
 /// One item per operation and phase; returns the lane cycles they take.
-double add_operations(Items& items, const OpCounts& counts, const Machine& machine) {
+double add_operations(Items& items, const OpSums& sums) {
   double cycles = 0;
   for (std::size_t p = 0; p < kPhases; ++p) {
     for (std::size_t o = 0; o < kOps; ++o) {
-      if (counts[o][p] <= 0) continue;
-      const OpCost& cost = machine.ops[o][p];
-      items.add(fmt::format("{} {}", kPhaseNames[p], kOpNames[o]), cost.pj * counts[o][p], true);
-      cycles += cost.lane_cycles * counts[o][p];
+      const OpSum& sum = sums[o][p];
+      if (sum.count <= 0) continue;
+      items.add(fmt::format("{} {}", kPhaseNames[p], kOpNames[o]), sum.pj, true);
+      cycles += sum.lane_cycles;
     }
   }
   return cycles;
@@ -115,7 +126,7 @@ EnergyReport energy(const Work& work, const Traffic& traffic, const TimeReport& 
   Items items;
   add_dram(items, traffic, machine.memory);
   add_cache(items, traffic, machine);
-  const double cycles = add_operations(items, count_operations(work), machine);
+  const double cycles = add_operations(items, sum_operations(work, machine));
   add_overhead(items, cycles, machine);
   items.add("static", machine.static_w * time.total_us * kPjPerWattUs);
   return items.take();

@@ -25,10 +25,29 @@ Estimate weights_us(const Llm& llm, const Machine& machine, double batch) {
   // Every product, the head's too, starts a kernel and fills the memory's pipeline. At best the
   // next one's weights are on their way by then. What lies between products (norms, rotary
   // embedding, activation) is left out: few bytes, and no sourced time.
-  Estimate start_us = (machine.boundary(Boundary::kKernelLaunch) + machine.memory.stream.ramp_us) *
+  Estimate start_us = (machine.boundary(Boundary::kKernelLaunch) + machine.memory.read_ramp_us) *
                       (kProductsPerLayer * llm.layers + 1);
   start_us.low = 0;
   return max(bytes_us, compute_us) + start_us;
+}
+
+/// After the attention's output product and after the MLP's last, every GPU needs the sum of all.
+/// The gathering of logits at the end is left out.
+Estimate all_reduce_us(const Llm& llm, const Machine& machine, double batch) {
+  if (llm.tensor_parallel == 1) return exactly(0, Source::kSpec);
+  if (!machine.link) {
+    fail<UsageError>("{} GPUs share {}, but the preset {} has no [link] to time their all-reduce",
+                     llm.tensor_parallel, llm.name, machine.name);
+  }
+  constexpr double kActivationBytes = 2;
+  constexpr double kPerLayer = 2;
+  const double gpus = llm.tensor_parallel;
+  const double steps = 2 * (gpus - 1);
+  const double bytes = batch * llm.hidden * kActivationBytes * steps / gpus;
+  const Estimate moved_us =
+      exactly(bytes / kBytesPerUsPerGb, Source::kSpec) / machine.link->gb_per_s;
+  return (machine.link->all_reduce_us + machine.link->step_us * steps + moved_us) *
+         (kPerLayer * llm.layers);
 }
 
 Estimate attention_us(std::span<const LayersAndTime> layers, const Llm& llm) {
@@ -68,9 +87,11 @@ DecodeStep decode_step(const Llm& llm, const Machine& machine, double batch,
   step.weights_us = weights_us(llm, machine, batch);
   const Estimate dense_attention = attention_us(dense, llm);
   const Estimate method_attention = attention_us(method, llm);
-  step.dense_us = step.weights_us + dense_attention;
-  step.method_us = step.weights_us + method_attention;
-  step.speedup = speedup_of(step.weights_us, dense_attention, method_attention);
+  step.all_reduce_us = all_reduce_us(llm, machine, batch);
+  const Estimate rest = step.weights_us + step.all_reduce_us;
+  step.dense_us = rest + dense_attention;
+  step.method_us = rest + method_attention;
+  step.speedup = speedup_of(rest, dense_attention, method_attention);
   step.attention_share = dense_attention.value / step.dense_us.value;
   return step;
 }

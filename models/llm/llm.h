@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "core/estimate.h"
+#include "kernels/shape.h"
 #include "models/machine.h"
+#include "models/memory/traffic.h"
 
 namespace kvsim {
 
@@ -26,11 +28,33 @@ struct Llm {
   double stored_weight_bytes = 0;    // all parameters
   double streamed_weight_bytes = 0;  // what one decode step reads (no input embedding table)
   double kv_bytes_per_token = 0;     // all layers
+  int tensor_parallel = 1;           // GPUs that share it: heads and bytes are those of one
   std::vector<std::string> notes;    // e.g. "config says float32, taken as bfloat16"
 };
 
 /// Throws RuntimeError naming file and key for a missing or impossible value.
 Llm llm_from_config(const std::string& path);
+
+/// One GPU's share of a model on `gpus` of them: query heads, weights and KV heads are divided, and
+/// KV heads replicated where there are more GPUs than heads. Throws UsageError if heads do not
+/// divide.
+Llm share_of_llm(const Llm& llm, int gpus);
+
+/// What a model and its cache fill of a machine's memory. Activations, and what a serving engine
+/// keeps for itself, come on top.
+struct MemoryNeed {
+  double weight_bytes = 0;    // all parameters
+  double kv_bytes = 0;        // K and V of all layers and sequences
+  double capacity_bytes = 0;  // 0 = not known
+
+  double needed_bytes() const { return weight_bytes + kv_bytes; }
+  bool fits() const { return needed_bytes() <= capacity_bytes; }
+};
+
+/// For `batch` sequences of `context` tokens. A layer with a window keeps the window's rows; a
+/// paged cache is filled with whole pages.
+MemoryNeed memory_need(const Llm& llm, const MemorySystem& memory, const KvFormat& format,
+                       const CacheLayout& layout, std::int64_t context, double batch);
 
 /// Some layers and how long their attention takes.
 struct LayersAndTime {
@@ -39,8 +63,9 @@ struct LayersAndTime {
 };
 
 struct DecodeStep {
-  Estimate weights_us;  // projections, MLP, norms, head: weight bytes / reachable bandwidth
-  Estimate dense_us;    // whole step with dense attention
+  Estimate weights_us;     // projections, MLP, norms, head: weight bytes / reachable bandwidth
+  Estimate all_reduce_us;  // two per layer over the GPUs that share the model
+  Estimate dense_us;       // whole step with dense attention
   Estimate method_us;
   Estimate speedup;            // dense / method (Amdahl)
   double attention_share = 0;  // of the dense step

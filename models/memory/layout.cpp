@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -42,6 +44,28 @@ CacheState parse_cache_state(std::string_view text) {
 
 std::string_view to_string(CacheState state) {
   return state == CacheState::kCold ? "cold" : "warm";
+}
+
+void add_page_table(Work& work, const Shape& shape, const CacheLayout& layout) {
+  if (layout.kind != LayoutKind::kPaged) return;
+  constexpr double kPageNumberBytes = 4;
+  double pages = 0;
+  for (const std::int64_t context : shape.contexts) {
+    pages += std::ceil(static_cast<double>(context) / layout.page_tokens);
+  }
+  for (Stage& stage : work.stages) {
+    if (stage.before != Boundary::kKernelLaunch) continue;
+    double rows = 0;  // of one tensor: K and V share the pages' numbers
+    for (const Access& access : stage.accesses) {
+      const bool of_cache = access.tensor == Tensor::kK || access.tensor == Tensor::kV;
+      if (of_cache && access.direction == Direction::kRead) rows = std::max(rows, access.rows);
+    }
+    if (rows <= 0) continue;
+    // Few rows lie in few pages; every KV head looks up its own.
+    stage.read(Tensor::kPageTable, kPageNumberBytes, std::min(pages, rows),
+               std::min(pages * shape.kv_heads, rows));
+    stage.dependent_trips += 1;
+  }
 }
 
 }  // namespace kvsim

@@ -203,8 +203,7 @@ void Accounting::add_write(const Access& access, const Footprint& footprint, Sta
 }
 
 Footprint Accounting::footprint_of(const Access& access) const {
-  if (!is_cache_row(access.tensor) || access.row_set == RowSet::kAll ||
-      access.direction == Direction::kWrite) {
+  if (!is_cache_row(access.tensor) || access.direction == Direction::kWrite) {
     return contiguous(access);
   }
   if (exact_ != nullptr && access.row_set == RowSet::kKRows) return exact_->k;
@@ -216,14 +215,22 @@ Footprint Accounting::footprint_of(const Access& access) const {
 /// access in blocks of several rows counts blocks.
 Footprint Accounting::rows_footprint(const Access& access) const {
   const double batch = shape_.batch();
-  const double cache_row =
-      access.tensor == Tensor::kK ? shape_.k_row_bytes() : shape_.v_row_bytes();
-  const double places = shape_.total_context() / batch * cache_row / access.row_bytes;
-  const double rows = access.rows / (batch * shape_.kv_heads);
-  Footprint one =
-      expected_footprint(rows, places, shape_.kv_heads, access.row_bytes, layout_, machine_.memory);
+  const bool of_k = access.tensor == Tensor::kK;
+  const double row_bytes = of_k ? shape_.k_row_bytes() : shape_.v_row_bytes();
+  const double row_stride = of_k ? row_bytes : shape_.v_stride_bytes();
+  const double rows_per_block = access.row_bytes / row_bytes;
+  const double blocks = shape_.total_context() / batch / rows_per_block;
+  const double rows =
+      access.row_set == RowSet::kAll ? blocks : access.rows / (batch * shape_.kv_heads);
+  CacheLayout layout = layout_;  // with pages of so many blocks
+  const double blocks_per_page = layout_.page_tokens / rows_per_block;
+  layout.page_tokens = static_cast<int>(std::max(1.0, std::round(blocks_per_page)));
+  const RowSize block{access.row_bytes, row_stride * rows_per_block};
+  const Footprint one =
+      expected_footprint(rows, blocks, shape_.kv_heads, block, layout, machine_.memory);
+  const bool cut = layout_.kind == LayoutKind::kPaged && blocks_per_page < 1;
   return {one.sector_bytes * batch, one.atom_bytes * batch, one.activations * batch,
-          one.runs * batch};
+          one.runs * batch * (cut ? 1 / blocks_per_page : 1)};
 }
 
 Footprint Accounting::contiguous(const Access& access) const {

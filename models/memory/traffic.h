@@ -14,9 +14,17 @@
 
 namespace kvsim {
 
+/// A row of a tensor: its bytes, and those from its begin to that of the next row, which are more
+/// where only a part of the row is meant (V of a latent cache).
+struct RowSize {
+  double bytes = 0;
+  double stride = 0;
+};
+inline RowSize packed(double bytes) { return {bytes, bytes}; }
+
 /// How a layer's K (or V) rows lie in memory. hnd: [kv_head][token][dim]; nhd:
 /// [token][kv_head][dim]; paged: pages of `page_tokens` tokens, each page [kv_head][token][dim],
-/// pages in random order.
+/// pages in random order, but a last one that is not full behind the others.
 enum class LayoutKind { kHnd, kNhd, kPaged };
 struct CacheLayout {
   LayoutKind kind = LayoutKind::kHnd;
@@ -32,7 +40,8 @@ CacheState parse_cache_state(std::string_view text);
 std::string_view to_string(CacheState state);
 
 /// Bytes after rounding row sets up to whole sectors and whole DRAM atoms, the DRAM pages (blocks
-/// of MemorySystem::row_bytes addresses) touched, and the runs of adjacent rows.
+/// of MemorySystem::row_bytes addresses) touched, and the runs of adjacent rows. A run ends with
+/// its page: what lies behind it in memory is another page's, which is read at another time.
 struct Footprint {
   double sector_bytes = 0;
   double atom_bytes = 0;
@@ -51,13 +60,20 @@ struct Footprint {
 /// `rows[h]` are the rows of KV head h (its union), counted from token 0 of the cache; `tokens` is
 /// how many rows the cache holds. Sectors and atoms shared by neighbouring rows (or, in nhd, by
 /// neighbouring heads) count once.
-Footprint exact_footprint(std::span<const RowRanges> rows, std::int64_t tokens, double row_bytes,
+Footprint exact_footprint(std::span<const RowRanges> rows, std::int64_t tokens, RowSize row,
                           const CacheLayout& layout, const MemorySystem& memory);
 
 /// The same, expected, when only the number of rows is known: `rows` distinct rows per KV head,
-/// spread at random over `tokens`, by `kv_heads` heads (averages may be fractional).
-Footprint expected_footprint(double rows, double tokens, int kv_heads, double row_bytes,
+/// spread at random over `tokens`, by `kv_heads` heads (averages may be fractional). All rows give
+/// what exact_footprint gives.
+Footprint expected_footprint(double rows, double tokens, int kv_heads, RowSize row,
                              const CacheLayout& layout, const MemorySystem& memory);
+
+/// Adds to the work what a paged cache costs beside its rows: every kernel that reads rows first
+/// reads the int32 numbers of their pages, one list per sequence, shared by its KV heads; the first
+/// row waits for the first number, later numbers are fetched ahead. What runs on without a launch
+/// has kept them. No change for the other layouts.
+void add_page_table(Work& work, const Shape& shape, const CacheLayout& layout);
 
 /// Footprints of what a step selected, summed over sequences and KV heads.
 struct SelectionFootprint {

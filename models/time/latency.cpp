@@ -60,7 +60,8 @@ LevelTime dram_time(const Stage& stage, const StageTraffic& traffic, const Machi
   time.busy_us = time.busy_us * stage.imbalance;
   // Nobody waits for writes, so only reads have a ramp.
   Estimate ramp = kNothing;
-  if (traffic.stream_bytes > 0) ramp = memory.stream.ramp_us;
+  // A kernel that waits for a row's index first is no earlier than one that streams.
+  if (traffic.dram_read_bytes > 0) ramp = memory.stream.ramp_us;
   if (traffic.gather_bytes > 0) ramp = larger(ramp, memory.gather_ramp_us);
   time.ramp_us = ramp_of(ramp, stage, machine);
   return time;
@@ -98,7 +99,7 @@ LevelTime compute_time(const Stage& stage, const Machine& machine) {
   std::array<UnitTime, kOps * kPhases> units;  // a stage holds fewer counts
   std::size_t used = 0;
   for (const OpCount& item : stage.ops) {
-    const OpCost& cost = machine.op(item.op, item.phase);
+    const OpCost& cost = machine.op(stage, item);
     const Estimate& rate = cost.per_us;
     if (item.count <= 0 || rate.value <= 0) continue;
     std::size_t i = used;

@@ -19,6 +19,7 @@ namespace po = boost::program_options;
 
 constexpr std::int64_t kMostContext = std::int64_t{1} << 24;
 constexpr std::int64_t kMostBatch = std::int64_t{1} << 16;
+constexpr std::int64_t kMostGpus = 1024;
 
 CommandLine make_command_line() {
   CommandLine line(
@@ -30,6 +31,8 @@ CommandLine make_command_line() {
   add_llm_options(line);
   line.own()("context", po::value<std::string>()->value_name("N"), "tokens of every sequence")(
       "batch", po::value<std::string>()->value_name("B")->default_value("1"), "sequences")(
+      "tp", po::value<std::string>()->value_name("N")->default_value("1"),
+      "GPUs that share the model (tensor parallelism)")(
       "stats", po::value<std::string>()->value_name("RUN.h5"),
       "row counts from a run of kvsim replay -o (default: the method's bounds)")(
       "explain", po::bool_switch(), "print stages, accesses and terms of every layer");
@@ -57,10 +60,10 @@ PredictOptions predict_options(const CommandLine& line) {
   if (!line.given("context")) throw UsageError("--context is missing");
   options.context = line.integer("context", 1, kMostContext);
   options.batch = line.integer("batch", 1, kMostBatch);
-  options.defaults = line.defaults({"gpu", "batch", "layout", "l2", "kv-dtype"});
+  options.defaults = line.defaults({"gpu", "batch", "tp", "layout", "l2", "kv-dtype"});
   std::optional<Llm> llm = llm_option(line, presets);
   if (!llm) throw UsageError("no LLM given: --llm NAME or --config config.json");
-  options.llm = std::move(*llm);
+  options.llm = share_of_llm(*llm, static_cast<int>(line.integer("tp", 1, kMostGpus)));
   if (line.given("stats")) options.statistics.emplace(line.text("stats"));
   return options;
 }

@@ -258,5 +258,13 @@ TEST_CASE("dense attention is slow and dear where it must multiply by adding") {
   CHECK(adder.total_pj.value > mac.total_pj.value);
 }
 
+TEST_CASE("a sampler's adds cost a GPU fp32 adds, dense attention's tensor-core work") {
+  const Machine h200 = Presets().gpu("h200_sxm");
+  const double adds = (128 * 32 - 32) * 128.0;
+  CHECK(item(santa_step(h200).energy, "value add").value == Approx(adds * 4.7));
+  const double dense_adds = (32768.0 * 32 - 32) * 128;
+  CHECK(item(dense_step(h200).energy, "value add").value == Approx(dense_adds * 0.52));
+}
+
 }  // namespace
 }  // namespace kvsim

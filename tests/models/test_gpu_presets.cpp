@@ -76,9 +76,9 @@ TEST_CASE("every GPU preset loads, with positive and ordered constants") {
     for (const Estimate& e : machine.boundary_us) check_interval(e);
     for (const Estimate& e :
          {machine.round_trip_us, machine.memory.stream.ramp_us, machine.memory.gather_ramp_us,
-          machine.memory.read_pj_per_bit, machine.memory.write_pj_per_bit,
-          machine.memory.activate_pj, machine.cache.ramp_us, machine.cache_read_pj_per_bit,
-          machine.static_w}) {
+          machine.memory.read_ramp_us, machine.memory.read_pj_per_bit,
+          machine.memory.write_pj_per_bit, machine.memory.activate_pj, machine.cache.ramp_us,
+          machine.cache_read_pj_per_bit, machine.static_w}) {
       check_interval(e);
     }
     for (std::size_t op = 0; op < kOps; ++op) {
@@ -109,6 +109,31 @@ TEST_CASE("the H200 preset becomes the machine that its numbers say") {
   CHECK(h200.op(Op::kAdd, Phase::kScore).unit != h200.op(Op::kAdd, Phase::kSoftmax).unit);
   // The DRAM's own energy: with the L2's it is what the board draws for a DRAM read, 10 pJ/bit.
   CHECK(h200.memory.read_pj_per_bit.value + h200.cache_read_pj_per_bit.value == Approx(10.0));
+}
+
+TEST_CASE("rows that heads gather for themselves are summed by CUDA cores") {
+  const Machine h200 = Presets().gpu("h200_sxm");
+  Stage product;
+  Stage gather;
+  gather.heads_gather = true;
+  const OpCount add{Op::kAdd, Phase::kValue, 1};
+  const OpCount multiply{Op::kMultiply, Phase::kValue, 1};
+  CHECK(h200.op(product, add).pj.value == 0.52);
+  CHECK(h200.op(gather, add).pj.value == 4.7);
+  CHECK(h200.op(gather, add).per_us.value == Approx(33.45e6));
+  // A fused multiply-add takes what a multiplication alone does, and its adder's cycle.
+  CHECK(h200.op(gather, add).pj.value + h200.op(gather, multiply).pj.value == Approx(5.4));
+  CHECK(h200.op(gather, multiply).per_us.value == 0);
+  const OpCount score{Op::kAdd, Phase::kScore, 1};
+  CHECK(h200.op(gather, score).pj.value == 0.52);
+  const Presets presets;
+  for (const std::string& name : presets.names("gpus")) {
+    INFO(name);
+    const Machine machine = presets.gpu(name);
+    CHECK(machine.op(gather, add).pj.value > 5 * machine.op(product, add).pj.value);
+    const Estimate& fused = machine.op(gather, multiply).pj;
+    CHECK((0 <= fused.low && fused.low <= fused.value && fused.value <= fused.high));
+  }
 }
 
 TEST_CASE("fp32 rates agree with clock and cores") {

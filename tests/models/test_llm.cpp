@@ -224,7 +224,8 @@ TEST_CASE("products start one after the other, and a large batch is bound by ari
   Machine machine = machine_with(exactly(4600));
   const double stream = decode_step(llm, machine, 1, layers, layers).weights_us.value;
   CHECK(stream == Approx(3263).epsilon(0.001));
-  machine.memory.stream.ramp_us = exactly(1.5);
+  machine.memory.stream.ramp_us = exactly(9);  // an attention kernel's, not a product's
+  machine.memory.read_ramp_us = exactly(1.5);
   machine.boundary_us[static_cast<std::size_t>(Boundary::kKernelLaunch)] = exactly(0.5);
   const Estimate started = decode_step(llm, machine, 1, layers, layers).weights_us;
   CHECK(started.value == Approx(stream + 2 * (4 * 32 + 1)));
@@ -235,6 +236,70 @@ TEST_CASE("products start one after the other, and a large batch is bound by ari
   CHECK(decode_step(llm, machine, 8, layers, layers).weights_us.value == started.value);
   CHECK(decode_step(llm, machine, 512, layers, layers).weights_us.value ==
         Approx(512 * llm.streamed_weight_bytes / 2 * 2 / 700e6 + 258));
+}
+
+TEST_CASE("a matrix product starts as the measured read kernel does: 2.0 us on an H200") {
+  const Machine h200 = Presets().gpu("h200_sxm");
+  const double start =
+      h200.boundary(Boundary::kKernelLaunch).value + h200.memory.read_ramp_us.value;
+  CHECK(start == Approx(2.0));
+  const Llm llm = Presets().llm("llama-3.1-8b");
+  const std::array<LayersAndTime, 1> layers{{{32, exactly(10)}}};
+  CHECK(decode_step(llm, h200, 1, layers, layers).weights_us.value ==
+        Approx(llm.streamed_weight_bytes / 4.6e6 + 2.0 * (4 * 32 + 1)));
+}
+
+TEST_CASE("weights and cache must fit, and the cache's type counts") {
+  const Llm llama = Presets().llm("llama-3.1-8b");
+  const MemorySystem memory = Presets().gpu("h200_sxm").memory;
+  constexpr KvFormat kBf16{16, 0, 0};
+  constexpr KvFormat kFp8{8, 0, 0};
+  const MemoryNeed one = memory_need(llama, memory, kBf16, {}, 131072, 1);
+  CHECK(one.weight_bytes == llama.stored_weight_bytes);
+  CHECK(one.kv_bytes == 131072.0 * llama.kv_bytes_per_token);
+  CHECK(one.capacity_bytes == 141e9);
+  CHECK(one.fits());
+  CHECK_FALSE(memory_need(llama, memory, kBf16, {}, 131072, 8).fits());
+  CHECK(memory_need(llama, memory, kFp8, {}, 131072, 8).fits());
+  CHECK(memory_need(llama, memory, kFp8, {}, 131072, 8).kv_bytes == 4 * one.kv_bytes);
+  // A paged cache is filled with whole pages, a window keeps its rows only.
+  CHECK(memory_need(llama, memory, kBf16, {LayoutKind::kPaged, 16}, 17, 1).kv_bytes ==
+        32 * llama.kv_bytes_per_token);
+  Llm windowed = llama;
+  for (int layer = 0; layer < 16; ++layer) windowed.windows[static_cast<std::size_t>(layer)] = 1024;
+  CHECK(memory_need(windowed, memory, kBf16, {}, 3072, 1).kv_bytes ==
+        (1024 + 3072) / 2 * llama.kv_bytes_per_token);
+}
+
+TEST_CASE("GPUs share heads, weights and cache; KV heads beyond theirs are replicated") {
+  const Llm llama = Presets().llm("llama-3.1-8b");  // 32 / 8 heads
+  const Llm half = share_of_llm(llama, 2);
+  CHECK(half.q_heads == 16);
+  CHECK(half.kv_heads == 4);
+  CHECK(half.streamed_weight_bytes == llama.streamed_weight_bytes / 2);
+  CHECK(half.kv_bytes_per_token == llama.kv_bytes_per_token / 2);
+  const Llm sixteenth = share_of_llm(llama, 16);
+  CHECK(sixteenth.kv_heads == 1);
+  CHECK(sixteenth.kv_bytes_per_token == llama.kv_bytes_per_token / 8);
+  // Half a KV head more than its share, K and V, in 32 layers.
+  CHECK(sixteenth.stored_weight_bytes ==
+        llama.stored_weight_bytes / 16 + 0.5 * 32 * 4096 * 256 * 2);
+  check_same(share_of_llm(llama, 1), llama);
+  CHECK_THROWS_WITH(share_of_llm(llama, 3), ContainsSubstring("cannot be dealt out to 3 GPUs"));
+  CHECK_THROWS_AS(share_of_llm(Presets().llm("qwen2.5-7b"), 8), UsageError);  // 28 query heads
+}
+
+TEST_CASE("every layer of a shared model waits for two all-reduces") {
+  const Llm llama = Presets().llm("llama-3.1-8b");
+  const Machine h200 = Presets().gpu("h200_sxm");
+  const std::array<LayersAndTime, 1> layers{{{32, exactly(10)}}};
+  CHECK(decode_step(llama, h200, 1, layers, layers).all_reduce_us.value == 0);
+  const DecodeStep step = decode_step(share_of_llm(llama, 4), h200, 16, layers, layers);
+  const double moved = 16 * 4096 * 2 * 1.5 / 414e3;
+  CHECK(step.all_reduce_us.value == Approx(2 * 32 * (6.6 + 6 * 0.6 + moved)));
+  CHECK(step.dense_us.value == Approx(step.weights_us.value + step.all_reduce_us.value + 320));
+  CHECK_THROWS_WITH(decode_step(share_of_llm(llama, 2), Presets().gpu("l40s"), 1, layers, layers),
+                    ContainsSubstring("preset l40s has no [link]"));
 }
 
 TEST_CASE("dense against itself is exactly 1, whatever the intervals") {

@@ -303,7 +303,7 @@ TEST_CASE("expected traffic of random rows agrees with their exact footprint") {
         }
         const CacheLayout layout{kind, 16};
         SelectionFootprint exact;
-        exact.v = exact_footprint(heads, 4096, row_bytes, layout, machine.memory);
+        exact.v = exact_footprint(heads, 4096, packed(row_bytes), layout, machine.memory);
         Shape shape = layer.shape();
         shape.kv_format.bits = static_cast<int>(row_bytes / 8);  // 64 elements
         Work work;
@@ -319,6 +319,64 @@ TEST_CASE("expected traffic of random rows agrees with their exact footprint") {
       }
     }
   }
+}
+
+TEST_CASE("V rows gathered from a latent cache: expected traffic agrees with the exact one") {
+  const Machine machine = Presets().gpu("h200_sxm");
+  const std::int64_t context = 4096;
+  Shape shape;
+  shape.contexts = {&context, 1};
+  shape.q_heads = 16;
+  shape.kv_heads = 1;
+  shape.head_dim = 576;
+  shape.v_head_dim = 512;
+  shape.latent = true;
+  std::vector<std::int64_t> list;
+  for (std::int64_t t = 0; t < context; t += t % 3 == 0 ? 1 : 5) list.push_back(t);
+  const std::vector<RowRanges> rows{RowRanges::of(list)};
+  const auto n = static_cast<double>(list.size());
+  Work work;
+  work.add_stage("s", Boundary::kKernelLaunch)
+      .read(Tensor::kV, shape.v_row_bytes(), n, n, RowSet::kVRows);
+  SelectionFootprint exact;
+  exact.v = exact_footprint(rows, context, {shape.v_row_bytes(), shape.v_stride_bytes()}, {},
+                            machine.memory);
+  CHECK(exact.v.runs == n);  // no two V rows adjoin
+  const Traffic a = memory_traffic(work, shape, {}, CacheState::kCold, machine, &exact);
+  const Traffic b = memory_traffic(work, shape, {}, CacheState::kCold, machine, nullptr);
+  CHECK(a.dram_read_bytes == n * 1024);
+  CHECK(b.dram_read_bytes == Approx(n * 1024).epsilon(1e-6));
+  CHECK(a.stages[0].gather_row_bytes == 1024);
+  CHECK(b.stages[0].gather_row_bytes == Approx(1024));
+}
+
+TEST_CASE("a paged cache costs its page numbers, once a kernel and sequence") {
+  const OneLayer layer({1000, 24, 500});
+  const CacheLayout paged{LayoutKind::kPaged, 16};
+  constexpr double kPages = 63 + 2 + 32;
+  Work work = dense_work(layer.shape());
+  const Work plain = work;
+  add_page_table(work, layer.shape(), {});
+  CHECK(work.stages[0].accesses.size() == plain.stages[0].accesses.size());
+  add_page_table(work, layer.shape(), paged);
+  const Access& table = work.stages[0].accesses[work.stages[0].accesses.size() - 1];
+  CHECK(table.tensor == Tensor::kPageTable);
+  CHECK(table.bytes() == 4 * kPages);
+  CHECK(table.requests == 2 * kPages);  // by either KV head
+  CHECK(work.stages[0].dependent_trips == plain.stages[0].dependent_trips + 1);
+  CHECK(work.stages[1].accesses.size() == plain.stages[1].accesses.size());  // reads no rows
+  const Traffic with = layer.traffic(work);
+  const Traffic without = layer.traffic(plain);
+  CHECK(with.requested_bytes == without.requested_bytes + 4 * kPages);
+  CHECK(with.dram_by_tensor[index_of(Tensor::kPageTable)] == 448);  // 388 B in whole atoms
+
+  Work sparse;  // ten rows lie in ten pages at most; a stage of the same kernel keeps the numbers
+  sparse.add_stage("first", Boundary::kKernelLaunch).read(Tensor::kK, 128, 10, 40, RowSet::kKRows);
+  sparse.add_stage("then", Boundary::kTeamExchange).read(Tensor::kV, 128, 10, 40, RowSet::kVRows);
+  add_page_table(sparse, layer.shape(), paged);
+  REQUIRE(sparse.stages[0].accesses.size() == 2);
+  CHECK(sparse.stages[0].accesses[1].rows == 10);
+  CHECK(sparse.stages[1].accesses.size() == 1);
 }
 
 }  // namespace

@@ -111,5 +111,37 @@ TEST_CASE("the break-even context is where the predicted attention begins to win
   CHECK(study_step(same, 4096, false).speedup.value == Approx(1));
 }
 
+TEST_CASE("a paged cache is never cheaper than a contiguous one") {
+  const Llm llm = Presets().llm("llama-3.1-8b");
+  const Target hnd = h200();
+  for (const char* spec : {"dense", "dense:implementation=published", "topk", "santa-sys",
+                           "santa-prop:implementation=published", "skeleton"}) {
+    const NamedMethod method = make_method(spec);
+    for (const char* layout : {"paged:1", "paged:4", "paged:16", "paged:64", "paged:4096"}) {
+      Target paged = hnd;
+      paged.layout = parse_cache_layout(layout);
+      for (const std::int64_t context : {1, 100, 1000, 4096, 32768, 131072}) {
+        INFO(spec << ", " << layout << ", " << context);
+        const LayerClass layer{1, 0, nullptr};
+        const LayerPrediction a = predict_layer({llm, hnd, 1}, layer, *method.method, context);
+        const LayerPrediction b = predict_layer({llm, paged, 1}, layer, *method.method, context);
+        CHECK(b.attention_us.value > a.attention_us.value);
+        CHECK(b.total_pj.value > a.total_pj.value);
+        CHECK(b.cost.traffic.requested_bytes > a.cost.traffic.requested_bytes);
+        CHECK(b.cost.traffic.dram_read_bytes > a.cost.traffic.dram_read_bytes);
+      }
+    }
+  }
+}
+
+TEST_CASE("dense bytes of a prediction are the whole cache, once") {
+  const Llm llm = Presets().llm("llama-3.1-8b");
+  const Target target = h200();
+  const NamedMethod santa = make_method("santa-sys");
+  const LayerPrediction windowed =
+      predict_layer({llm, target, 3}, {1, 512, nullptr}, *santa.method, 4096);
+  CHECK(windowed.dense_bytes == 3 * 512 * llm.kv_bytes_per_token / llm.layers);
+}
+
 }  // namespace
 }  // namespace kvsim

@@ -232,6 +232,42 @@ TEST_CASE("program: attention grows with batch and context, and predict agrees w
   CHECK(attention("--context 65536 --kv-dtype fp8") < small);
 }
 
+TEST_CASE("program: predict says when model and cache do not fit") {
+  const TemporaryFolder folder;
+  const std::string question =
+      "predict --method dense --llm llama-3.1-8b --context 131072 --batch 8 ";
+  const auto large = document_of(folder, question);
+  CHECK(large.at("memory").at("fits") == false);
+  CHECK(large.at("memory").at("capacity_bytes") == 141e9);
+  CHECK(large.at("notes").at(0).get<std::string>().find("does not fit: 16.1 GB of weights") == 0);
+  const auto& curve = large.at("methods").at(0).at("decode_step").at("curve");
+  CHECK(curve.at(0).at("fits") == true);
+  CHECK(curve.at(curve.size() - 1).at("fits") == false);
+  const auto fp8 = document_of(folder, question + "--kv-dtype fp8");
+  CHECK(fp8.at("memory").at("fits") == true);
+  CHECK(fp8.at("memory").at("kv_bytes").get<double>() ==
+        Approx(large.at("memory").at("kv_bytes").get<double>() / 2));
+  CHECK(fp8.at("notes").at(0).get<std::string>().find("does not fit") == std::string::npos);
+}
+
+TEST_CASE("program: predict on several GPUs") {
+  const TemporaryFolder folder;
+  const std::string question = "predict --method dense --llm llama-3.1-8b --context 32768 ";
+  const auto one = document_of(folder, question);
+  const auto two = document_of(folder, question + "--tp 2");
+  CHECK(one.at("tp") == 1);
+  CHECK(two.at("tp") == 2);
+  CHECK(two.at("memory").at("kv_bytes").get<double>() ==
+        one.at("memory").at("kv_bytes").get<double>() / 2);
+  const auto value = [](const nlohmann::json& document, const char* key) {
+    return document.at("methods").at(0).at("decode_step").at(key).at("value").get<double>();
+  };
+  CHECK(value(one, "all_reduce_us") == 0);
+  CHECK(value(two, "all_reduce_us") > 0);
+  CHECK(value(two, "dense_estimate_us") < value(one, "dense_estimate_us"));
+  CHECK(value(two, "dense_estimate_us") > value(one, "dense_estimate_us") / 2);
+}
+
 TEST_CASE("program: energy from a trace and from its run file are close") {
   const TemporaryFolder folder;
   SmallTrace{}.write(folder.file("a.h5"));

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "models/presets.h"
+#include "sim/decode_study.h"
 #include "sim/document.h"
 #include "sim/kv_dtype.h"
 #include "sim/layer_replay.h"
@@ -274,6 +275,40 @@ TEST_CASE("replay: a latent row is read once") {
   CHECK(sum.mean(sum.dense_bytes) == Approx(302.5 * 32 * 2));
   CHECK(sum.dram_by_tensor[static_cast<std::size_t>(Tensor::kV)] == 0);
   CHECK(sum.mean(sum.dram_read_bytes) == Approx(302.5 * 32 * 2).epsilon(0.02));
+}
+
+TEST_CASE("replay: a paged cache is dearer by its page numbers and its cut runs") {
+  const TemporaryFolder folder;
+  SmallTrace{}.write(folder.file("a.h5"));
+  ReplayOptions options = options_for({folder.file("a.h5")}, kMethods);
+  const Replay contiguous = replay(options);
+  for (Target& target : options.targets) target.layout = parse_cache_layout("paged");
+  const Replay paged = replay(options);
+  for (std::size_t i = 0; i < kMethods.size(); ++i) {
+    for (std::size_t target = 0; target < options.targets.size(); ++target) {
+      INFO(kMethods[i] << " on target " << target);
+      const CostSum a = total_of(contiguous.runs[i].layers, target);
+      const CostSum b = total_of(paged.runs[i].layers, target);
+      CHECK(b.us.value > a.us.value);
+      CHECK(b.total_pj.value > a.total_pj.value);
+      CHECK(b.dram_read_bytes > a.dram_read_bytes);
+      // 301 to 304 tokens lie in 19 pages.
+      CHECK(b.dram_by_tensor[static_cast<std::size_t>(Tensor::kPageTable)] >= 19 * 4 * b.steps);
+      CHECK(a.dram_by_tensor[static_cast<std::size_t>(Tensor::kPageTable)] == 0);
+    }
+  }
+}
+
+TEST_CASE("replay: the dense baseline stands at the rounded mean context") {
+  const TemporaryFolder folder;
+  SmallTrace{}.write(folder.file("a.h5"));
+  ReplayOptions options = options_for({folder.file("a.h5")}, {"dense"});
+  options.steps = IndexList::parse("0,2-3", "--steps");  // 301, 303 and 304 tokens: 302.67
+  const Replay result = replay(options);
+  for (const MeasuredLayer& layer : measured_dense_layers(result)) {
+    CHECK(layer.statistics.k_rows == 303 * 2);
+  }
+  CHECK(document_of(result).at("methods")[0].at("decode_step").at("context") == 303);
 }
 
 TEST_CASE("replay: layers of unlike traces are not pooled") {
