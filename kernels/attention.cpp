@@ -1,9 +1,9 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/lanes.h"
+#include "kernels/logit_cap.h"
 
 namespace kvsim {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kBlockRows = 64;  // 64 rows of 128 floats stay in the L1 cache
 
 void apply_logit_cap(std::span<float> logits, float cap) {
-  for (float& logit : logits) logit = cap * std::tanh(logit / cap);
+  for (float& logit : logits) logit = capped_logit(logit, cap);
 }
 
 /// Adds the rows of one range for the heads of `heads`, whose weights start at `first_weight`.
