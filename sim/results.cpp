@@ -183,7 +183,7 @@ Json read_document(const std::string& path, const std::string& schema) {
   }
   const auto text = file.open_dataset("/document").read_strings();
   const Json document = text.size() == 1 ? Json::parse(text[0], nullptr, false) : Json();
-  if (!document.is_object() || document.value("schema", "") != schema) {
+  if (!document.is_object() || !document.contains("schema") || document["schema"] != schema) {
     fail<RuntimeError>("{}: /document is not a {} document", path, schema);
   }
   return document;
