@@ -166,7 +166,8 @@ void write_results(OutputFile output, const Replay& replay, const Json& document
   file.write_attribute("/", "format", std::string(kFormat));
   file.write_attribute("/", "version", kVersion);
   for (std::size_t i = 0; i < replay.runs.size(); ++i) write_method(file, replay, i);
-  const std::vector<std::string> text{document.dump()};
+  constexpr auto kReplace = Json::error_handler_t::replace;  // names of files may be any bytes
+  const std::vector<std::string> text{document.dump(-1, ' ', false, kReplace)};
   file.write_strings("/document", text);
   file.close();
   output.commit();

@@ -195,6 +195,10 @@ void print_text(const std::string& text) {
   }
 }
 
-void print_document(const nlohmann::ordered_json& document) { print_text(document.dump(2) + "\n"); }
+void print_document(const nlohmann::ordered_json& document) {
+  // Names of files may be any bytes.
+  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+  print_text(document.dump(2, ' ', false, kReplace) + "\n");
+}
 
 }  // namespace kvsim

@@ -219,6 +219,16 @@ TEST_CASE("bad input: an output that cannot be written to is reported") {
   CHECK(late.err == "kvsim replay: standard output: cannot write\n");
 }
 
+TEST_CASE("bad input: a file's name may be any bytes") {
+  const TemporaryFolder folder;
+  testing::write_broken_files(folder);
+  std::filesystem::rename(folder.file("good.h5"), folder.file("caf\xe9.h5"));
+  const testing::ProgramResult result =
+      run_program(folder, "replay caf*.h5 --method dense --json -o run.h5");
+  CHECK(result.status == 0);
+  CHECK(result.json().at("trace").at("path") == "caf\xef\xbf\xbd.h5");
+}
+
 TEST_CASE("bad input: a method that only tests know is not offered") {
   const TemporaryFolder folder;
   testing::write_broken_files(folder);
