@@ -135,7 +135,8 @@ void Dataset::read_as(NumberType type, void* out) const {
     fail<RuntimeError>("{}: {}: is {}, expected numbers", file_, name_, description_.text);
   }
   if (elements_of(extent_) == 0) return;
-  if (H5Dread(id_.id(), file_type(type).id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
+  const Handle wanted = file_type(type);
+  if (H5Dread(id_.id(), wanted.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
     fail_with("cannot read");
   }
 }

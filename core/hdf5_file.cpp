@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "core/error.h"
@@ -8,10 +9,23 @@
 namespace kvsim::hdf5 {
 namespace {
 
-herr_t keep_innermost(unsigned position, const H5E_error2_t* error, void* out) {
-  if (position == 0 && error->desc != nullptr) *static_cast<std::string*>(out) = error->desc;
+herr_t keep_innermost(unsigned, const H5E_error2_t* error, void* out) {
+  std::string& reason = *static_cast<std::string*>(out);
+  if (reason.empty() && error->desc != nullptr) reason = error->desc;
   return 0;
 }
+
+/// The file driver adds time, pointers and the temporary's name to the system's words.
+std::string system_words(const std::string& reason) {
+  constexpr std::string_view kBefore = "error message = '";
+  const std::size_t found = reason.find(kBefore);
+  if (found == std::string::npos) return reason;
+  const std::size_t begin = found + kBefore.size();
+  return reason.substr(begin, reason.find('\'', begin) - begin);
+}
+
+/// To end a message with.
+std::string because(const std::string& reason) { return reason.empty() ? "" : ": " + reason; }
 
 /// The library prints its error stack unless told not to; its reasons go into our messages instead.
 void silence_library() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
@@ -64,7 +78,7 @@ std::string read_string(hid_t attribute, hid_t type) {
 std::string last_reason() {
   std::string reason;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, &reason);
-  return reason;
+  return system_words(reason);
 }
 
 struct File::Attribute {
@@ -76,8 +90,7 @@ struct File::Attribute {
 File::File(std::string path, Handle id) : path_(std::move(path)), id_(std::move(id)) {}
 
 void File::fail_at(const std::string& object, const std::string& what) const {
-  const std::string reason = last_reason();
-  fail<RuntimeError>("{}: {}: {}{}{}", path_, object, what, reason.empty() ? "" : ": ", reason);
+  fail<RuntimeError>("{}: {}: {}{}", path_, object, what, because(last_reason()));
 }
 
 File File::open(const std::string& path) {
@@ -88,12 +101,13 @@ File File::open(const std::string& path) {
   if (std::filesystem::is_directory(status)) {
     fail<RuntimeError>("{}: is a folder, expected an HDF5 file", path);
   }
-  Handle id(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access_properties().id()), H5Fclose);
+  const Handle access = access_properties();  // named: closing it would clear the reason
+  Handle id(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose);
   if (!id) {
     const std::string reason = last_reason();
-    if (H5Fis_hdf5(path.c_str()) <= 0)
-      fail<RuntimeError>("{}: not an HDF5 file ({})", path, reason);
-    fail<RuntimeError>("{}: cannot open the HDF5 file: {}", path, reason);
+    const bool is_hdf5 = H5Fis_hdf5(path.c_str()) > 0;
+    fail<RuntimeError>("{}: {}{}", path, is_hdf5 ? "cannot open the HDF5 file" : "not an HDF5 file",
+                       because(reason));
   }
   return File(path, std::move(id));
 }
@@ -103,10 +117,9 @@ File File::create(const std::string& path, const std::string& shown) {
   const Handle access = access_properties();
   // The format of HDF5 1.8 checks its metadata, which that of 1.6 (the default) does not.
   H5Pset_libver_bounds(access.id(), H5F_LIBVER_V18, H5F_LIBVER_V18);
-  Handle id(
-      H5Fcreate(path.c_str(), H5F_ACC_TRUNC, object_properties(H5P_FILE_CREATE).id(), access.id()),
-      H5Fclose);
-  if (!id) fail<RuntimeError>("{}: cannot create the HDF5 file: {}", shown, last_reason());
+  const Handle properties = object_properties(H5P_FILE_CREATE);
+  Handle id(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, properties.id(), access.id()), H5Fclose);
+  if (!id) fail<RuntimeError>("{}: cannot create the HDF5 file{}", shown, because(last_reason()));
   return File(shown, std::move(id));
 }
 
@@ -162,8 +175,8 @@ void File::create_group(const std::string& group) {
     end = group.find('/', end + 1);
     const std::string path = group.substr(0, end);
     if (end != std::string::npos && H5Lexists(id_.id(), path.c_str(), H5P_DEFAULT) > 0) continue;
-    const Handle id(H5Gcreate2(id_.id(), path.c_str(), H5P_DEFAULT,
-                               object_properties(H5P_GROUP_CREATE).id(), H5P_DEFAULT),
+    const Handle properties = object_properties(H5P_GROUP_CREATE);
+    const Handle id(H5Gcreate2(id_.id(), path.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
                     H5Gclose);
     if (!id) fail_at(path, "cannot create the group");
   }
@@ -286,7 +299,8 @@ Dataset File::create_dataset(const std::string& object, NumberType type, const E
   const std::vector<hsize_t> dims(extent.begin(), extent.end());
   const Handle space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr),
                      H5Sclose);
-  Handle id(H5Dcreate2(id_.id(), object.c_str(), file_type(type).id(), space.id(), H5P_DEFAULT,
+  const Handle stored = file_type(type);
+  Handle id(H5Dcreate2(id_.id(), object.c_str(), stored.id(), space.id(), H5P_DEFAULT,
                        properties.id(), H5P_DEFAULT),
             H5Dclose);
   if (!id) fail_at(object, "cannot create the dataset");

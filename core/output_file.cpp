@@ -50,13 +50,17 @@ OutputFile::OutputFile(std::string path, bool force)
   if (path_.empty()) fail<RuntimeError>("the name of the output file is empty");
   refuse_existing();
   temporary_ = create_temporary(path_, target_);
+  doomed_.emplace(temporary_);
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)),
       target_(std::move(other.target_)),
       temporary_(std::exchange(other.temporary_, std::string())),
-      force_(other.force_) {}
+      force_(other.force_),
+      doomed_(std::move(other.doomed_)) {
+  other.doomed_.reset();
+}
 
 OutputFile::~OutputFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
@@ -89,6 +93,7 @@ void OutputFile::commit() {
     fail<RuntimeError>("{}: cannot rename the finished file to it: {}", path_,
                        std::strerror(errno));
   }
+  doomed_.reset();
   temporary_.clear();
 }
 

@@ -1,12 +1,16 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "core/doomed_file.h"
 
 namespace kvsim {
 
 /// A file that appears whole or not at all: it is written under a temporary name beside its target
-/// and renamed by `commit`. Without a commit the destructor deletes the temporary.
+/// and renamed by `commit`. Without a commit the destructor, or a signal that ends the program,
+/// deletes the temporary.
 class OutputFile {
  public:
   /// Creates the empty temporary. Throws RuntimeError when the target exists and `force` is not
@@ -33,6 +37,7 @@ class OutputFile {
   std::string target_;     // path_ with symbolic links resolved
   std::string temporary_;  // empty once committed or moved from
   bool force_ = false;
+  std::optional<DoomedFile> doomed_;  // the temporary, until it is committed
 };
 
 /// Throws RuntimeError when `output` is one of the files that are read, forced or not.

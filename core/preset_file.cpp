@@ -273,6 +273,16 @@ std::int64_t PresetFile::integer(std::string_view key, std::string_view unit) co
   return static_cast<std::int64_t>(result.value);
 }
 
+std::int64_t PresetFile::integer(std::string_view key, std::string_view unit, std::int64_t low,
+                                 std::int64_t high) const {
+  const std::int64_t result = integer(key, unit);
+  if (result < low || result > high) {
+    document_->wrong(key, document_->find(key), fmt::format("{} {}", result, unit),
+                     fmt::format("{} to {} {}", low, high, unit));
+  }
+  return result;
+}
+
 PresetFile::Curve PresetFile::curve(std::string_view key, std::string_view x_unit,
                                     std::string_view unit) const {
   Document& d = *document_;
@@ -301,6 +311,7 @@ PresetFile::Curve PresetFile::curve(std::string_view key, std::string_view x_uni
             fmt::format("{} x, {} y, {} low, {} high", n, y.size(), low.size(), high.size()),
             "as many of each, and at least one");
   }
+  if (result.x[0] <= 0) d.wrong(fmt::format("{}.x", key), &table, "0", "x above 0");
   for (std::size_t i = 1; i < n; ++i) {
     if (result.x[i] > result.x[i - 1]) continue;
     d.wrong(fmt::format("{}.x", key), &table,

@@ -33,7 +33,10 @@ class PresetFile {
   /// As `number`, and between `low` and `high` (a share above 1 is an error, say).
   Estimate number(std::string_view key, std::string_view unit, double low, double high) const;
   std::int64_t integer(std::string_view key, std::string_view unit) const;
-  /// A curve { x, y, x_unit, unit, kind, source } with ascending x; y may have low and high arrays.
+  std::int64_t integer(std::string_view key, std::string_view unit, std::int64_t low,
+                       std::int64_t high) const;
+  /// A curve { x, y, x_unit, unit, kind, source } with ascending x above 0; y may have low and high
+  /// arrays.
   struct Curve {
     std::vector<double> x;
     std::vector<Estimate> y;

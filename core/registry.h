@@ -16,7 +16,9 @@ namespace kvsim {
 template <typename T>
 class Registry {
  public:
-  explicit Registry(std::string what) : what_(std::move(what)) {}
+  /// Messages list the names of items that `shown` accepts, all if it is empty.
+  explicit Registry(std::string what, std::function<bool(const T&)> shown = {})
+      : what_(std::move(what)), shown_(std::move(shown)) {}
 
   bool add(std::string name, T item) {
     KVSIM_CHECK(items_.emplace(std::move(name), std::move(item)).second);
@@ -27,7 +29,7 @@ class Registry {
     const auto found = items_.find(name);
     if (found == items_.end()) {
       fail<UsageError>("unknown {} '{}', expected one of: {}", what_, name,
-                       fmt::join(names(), ", "));
+                       fmt::join(shown_names(), ", "));
     }
     return found->second;
   }
@@ -39,8 +41,17 @@ class Registry {
     return result;
   }
 
+  std::vector<std::string> shown_names() const {
+    std::vector<std::string> result;
+    for (const auto& [name, item] : items_) {
+      if (!shown_ || shown_(item)) result.push_back(name);
+    }
+    return result;
+  }
+
  private:
   std::string what_;
+  std::function<bool(const T&)> shown_;
   std::map<std::string, T, std::less<>> items_;
 };
 

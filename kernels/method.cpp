@@ -44,7 +44,7 @@ std::vector<float> Method::attend(const StepView& view, const Selection& selecti
 }
 
 Registry<MethodInfo>& method_registry() {
-  static Registry<MethodInfo> registry("method");
+  static Registry<MethodInfo> registry("method", [](const MethodInfo& m) { return !m.hidden; });
   return registry;
 }
 

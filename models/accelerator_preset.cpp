@@ -195,24 +195,19 @@ std::string node_name(const std::string& node) {
   return number ? node + "nm" : node;
 }
 
-std::string path_of(const char* kind, const std::string& name) {
-  return fmt::format("{}/{}.toml", kind, name);
-}
-
 }  // namespace
 
 Machine Presets::accelerator(const std::string& name, const std::string& node,
                              const std::string& memory) const {
-  const PresetFile file =
-      PresetFile::parse(text("accelerators", name), path_of("accelerators", name));
+  const PresetFile file = PresetFile::parse(text("accelerators", name), path("accelerators", name));
   const std::string default_node = file.text("core.node");
   const std::string default_memory = file.text("core.memory");
   const std::string node_file = node_name(node.empty() ? default_node : node);
   const std::string memory_file = memory.empty() ? default_memory : memory;
   const ProcessNode process = load_process_node(
-      node_file, PresetFile::parse(text("nodes", node_file), path_of("nodes", node_file)));
+      node_file, PresetFile::parse(text("nodes", node_file), path("nodes", node_file)));
   const MemoryDevice device = load_memory_device(
-      PresetFile::parse(text("memories", memory_file), path_of("memories", memory_file)));
+      PresetFile::parse(text("memories", memory_file), path("memories", memory_file)));
   Machine machine = AcceleratorBuilder(file, process, device).build();
   machine.name = name;
   return machine;

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "core/error.h"
 #include "core/preset_file.h"
+#include "core/text_file.h"
 #include "models/embedded_presets.h"
 
 namespace kvsim {
@@ -37,11 +36,9 @@ bool is_plain(const std::string& name) {
   return !name.empty() && name.find('/') == std::string::npos && name[0] != '.';
 }
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (!in) fail<RuntimeError>("{}: cannot be read", path.string());
-  return text;
+/// True when the folder has the preset, so that the one in the binary does not count.
+bool is_in(const std::string& folder, std::string_view kind, const std::string& name) {
+  return !folder.empty() && is_plain(name) && std::filesystem::exists(file_of(folder, kind, name));
 }
 
 }  // namespace
@@ -73,10 +70,7 @@ std::vector<std::string> Presets::names(std::string_view kind) const {
 
 std::string Presets::text(std::string_view kind, const std::string& name) const {
   check_kind(kind);
-  if (!folder_.empty() && is_plain(name)) {
-    const std::filesystem::path path = file_of(folder_, kind, name);
-    if (std::filesystem::exists(path)) return read_file(path);
-  }
+  if (is_in(folder_, kind, name)) return read_text_file(file_of(folder_, kind, name).string());
   for (const EmbeddedPreset& preset : embedded_presets()) {
     if (preset.kind == kind && preset.name == name) return std::string(preset.toml);
   }
@@ -84,9 +78,13 @@ std::string Presets::text(std::string_view kind, const std::string& name) const 
                    fmt::join(names(kind), ", "));
 }
 
+std::string Presets::path(std::string_view kind, const std::string& name) const {
+  return (is_in(folder_, kind, name) ? file_of(folder_, kind, name) : file_of("", kind, name))
+      .string();
+}
+
 std::string Presets::title(std::string_view kind, const std::string& name) const {
-  const PresetFile file =
-      PresetFile::parse(text(kind, name), fmt::format("{}/{}.toml", kind, name));
+  const PresetFile file = PresetFile::parse(text(kind, name), path(kind, name));
   if (!file.has("title") && file.has("inherits")) return "inherits " + file.text("inherits");
   return file.text("title");
 }

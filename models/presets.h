@@ -28,6 +28,8 @@ class Presets {
 
  private:
   std::string text(std::string_view kind, const std::string& name) const;  // the TOML
+  /// For messages: the file in the folder, else "gpus/h200_sxm.toml" of the binary.
+  std::string path(std::string_view kind, const std::string& name) const;
 
   std::string folder_;
 };

@@ -1,13 +1,10 @@
 #include "plots/document.h"
 
 #include <array>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <system_error>
 #include <utility>
 
 #include "core/error.h"
+#include "core/text_file.h"
 #include "sim/results.h"
 
 namespace kvsim {
@@ -17,12 +14,7 @@ constexpr const char* kSchema = "kvsim.replay/1";
 constexpr std::array<char, 8> kHdf5Signature{'\x89', 'H', 'D', 'F', '\r', '\n', '\x1a', '\n'};
 
 Json read_result(const std::string& path) {
-  if (std::error_code ignored; std::filesystem::is_directory(path, ignored)) {
-    fail<RuntimeError>("{}: is a folder, expected a file", path);
-  }
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) fail<RuntimeError>("{}: cannot read the file", path);
+  const std::string bytes = read_text_file(path);
   if (bytes.starts_with(std::string(kHdf5Signature.begin(), kHdf5Signature.end()))) {
     return read_document(path, kSchema);
   }

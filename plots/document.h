@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "plots/json_node.h"
+#include "sim/json_node.h"
 
 namespace kvsim {
 

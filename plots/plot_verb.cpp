@@ -61,6 +61,7 @@ void run(const std::vector<std::string>& words) {
   if (line.json()) {
     print_document(Json{{"schema", "kvsim.plot/1"},
                         {"version", version()},
+                        {"commit", commit()},
                         {"kind", kind},
                         {"result", result},
                         {"output", path}});

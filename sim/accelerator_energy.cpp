@@ -65,12 +65,12 @@ Json energy_document(const Replay& replay, const DocumentOptions& options) {
 }
 
 Json energy_document(const EnergyFromRun& question, const DocumentOptions& options) {
-  const Json& run = question.run.document();
+  const JsonNode run = question.run.root();
   Json document{{"schema", "kvsim.energy/1"},
                 {"version", options.program_version},
                 {"commit", options.program_commit},
                 {"statistics", question.run.path()},
-                {"trace", run.at("trace")},
+                {"trace", run.at("trace").json()},
                 {"layout", to_string(question.targets[0].layout.kind)},
                 {"l2", to_string(question.targets[0].state)},
                 {"defaults", json_of(options.defaults)},

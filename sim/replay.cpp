@@ -43,12 +43,18 @@ void check_same_shape(const Replay& result, const TraceInfo& trace, const LayerI
   const auto found = result.layer_infos.find(info.layer);
   if (found == result.layer_infos.end()) return;
   const LayerInfo& first = found->second;
-  if (head_shape(first) == head_shape(info) && first.window == info.window) return;
-  fail<RuntimeError>(
-      "{}: layer {} has {}/{} heads of size {}, but {} has {}/{} of size {}: replay "
-      "traces of different models one by one",
-      trace.path, info.layer, info.q_heads, info.kv_heads, info.head_dim,
-      result.traces.front().path, first.q_heads, first.kv_heads, first.head_dim);
+  const auto check = [&](const char* name, std::int64_t there, std::int64_t here) {
+    if (here == there) return;
+    fail<RuntimeError>(
+        "{}: layer {}: {} is {}, but {} in {}: replay traces of different models one by one",
+        trace.path, info.layer, name, here, there, result.traces.front().path);
+  };
+  check("q_heads", first.q_heads, info.q_heads);
+  check("kv_heads", first.kv_heads, info.kv_heads);
+  check("head_dim", first.head_dim, info.head_dim);
+  check("v_head_dim", first.v_head_dim, info.v_head_dim);
+  check("latent", first.layout == KvLayout::kLatent, info.layout == KvLayout::kLatent);
+  check("window", first.window, info.window);
 }
 
 double stored_bytes(const LayerJob& job, const LayerInfo& info) {

@@ -166,7 +166,8 @@ void write_results(OutputFile output, const Replay& replay, const Json& document
   file.write_attribute("/", "format", std::string(kFormat));
   file.write_attribute("/", "version", kVersion);
   for (std::size_t i = 0; i < replay.runs.size(); ++i) write_method(file, replay, i);
-  const std::vector<std::string> text{document.dump()};
+  constexpr auto kReplace = Json::error_handler_t::replace;  // names of files may be any bytes
+  const std::vector<std::string> text{document.dump(-1, ' ', false, kReplace)};
   file.write_strings("/document", text);
   file.close();
   output.commit();
@@ -183,7 +184,7 @@ Json read_document(const std::string& path, const std::string& schema) {
   }
   const auto text = file.open_dataset("/document").read_strings();
   const Json document = text.size() == 1 ? Json::parse(text[0], nullptr, false) : Json();
-  if (!document.is_object() || document.value("schema", "") != schema) {
+  if (!document.is_object() || !document.contains("schema") || document["schema"] != schema) {
     fail<RuntimeError>("{}: /document is not a {} document", path, schema);
   }
   return document;

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/text_file.h"
 #include "traces/finite.h"
 #include "traces/import.h"
 #include "traces/safetensors.h"
@@ -146,13 +147,10 @@ class Workload {
 };
 
 std::vector<std::string> read_lines(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) fail<RuntimeError>("{}: cannot open the file", path);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (std::string_view(path).ends_with(".json")) return {text.str()};
+  const std::string text = read_text_file(path);
+  if (std::string_view(path).ends_with(".json")) return {text};
   std::vector<std::string> lines;
-  std::istringstream rest(text.str());
+  std::istringstream rest(text);
   for (std::string line; std::getline(rest, line);) {
     if (line.find_first_not_of(" \t\r") != std::string::npos) lines.push_back(line);
   }
@@ -421,13 +419,13 @@ TraceLayer read_request(Workload& workload, const Family& family, const Queries&
   return layer;
 }
 
-void refuse_non_finite(const Workload& workload, const char* name, const HostTensor& tensor) {
-  const auto bad = first_non_finite(tensor.data, tensor.type);
+void refuse_unusable(const Workload& workload, const char* name, const HostTensor& tensor) {
+  const auto bad = first_unusable(tensor.data, tensor.type);
   if (!bad) return;
-  fail<RuntimeError>(
-      "{}: {}: value at head {}, token {}, dimension {} of the request is not finite",
-      workload.where(), name, *bad / tensor.shape[2] / tensor.shape[1],
-      *bad / tensor.shape[2] % tensor.shape[1], *bad % tensor.shape[2]);
+  fail<RuntimeError>("{}: {}: value at head {}, token {}, dimension {} of the request {}",
+                     workload.where(), name, *bad / tensor.shape[2] / tensor.shape[1],
+                     *bad / tensor.shape[2] % tensor.shape[1], *bad % tensor.shape[2],
+                     unusable_text(tensor.data, tensor.type, *bad));
 }
 
 }  // namespace
@@ -438,9 +436,9 @@ ImportResult import_flashinfer(const std::string& input, const std::string& outp
   const Family family = find_family(workload);
   const Queries queries = read_queries(workload, family, options);
   TraceLayer layer = read_request(workload, family, queries);
-  refuse_non_finite(workload, "keys", layer.k);
-  refuse_non_finite(workload, "values", layer.v);
-  refuse_non_finite(workload, "queries", layer.q);
+  refuse_unusable(workload, "keys", layer.k);
+  refuse_unusable(workload, "values", layer.v);
+  refuse_unusable(workload, "queries", layer.q);
   layer.info.q_heads = static_cast<int>(layer.q.shape[1]);
   layer.info.kv_heads = static_cast<int>(layer.k.shape[0]);
   layer.info.head_dim = static_cast<int>(layer.q.shape[2]);
@@ -450,9 +448,10 @@ ImportResult import_flashinfer(const std::string& input, const std::string& outp
     fail<RuntimeError>("{}: {} query heads and {} KV heads, expected a whole multiple",
                        workload.where(), layer.info.q_heads, layer.info.kv_heads);
   }
-  if (!std::isfinite(layer.info.scale) || layer.info.scale <= 0) {
-    fail<RuntimeError>("{}: sm_scale is {}, expected a number > 0", workload.where(),
-                       layer.info.scale);
+  const double scale = layer.info.scale;
+  if (!(scale >= trace_format::kLeastScale && scale <= trace_format::kMostScale)) {
+    fail<RuntimeError>("{}: sm_scale is {}, expected {} to {}", workload.where(), scale,
+                       trace_format::kLeastScale, trace_format::kMostScale);
   }
   ImportResult result;
   result.info.model = workload.definition();

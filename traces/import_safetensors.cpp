@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <set>
 
 #include "core/error.h"
@@ -29,11 +28,9 @@ class Metadata {
     return parse<std::int64_t>(key, low, high, fallback, "a whole number");
   }
 
-  double number(const std::string& key, double low,
+  double number(const std::string& key, double low, double high,
                 std::optional<double> fallback = std::nullopt) const {
-    const double value = parse<double>(key, low, HUGE_VAL, fallback, "a number");
-    if (!std::isfinite(value)) refuse(key, "a finite number");
-    return value;
+    return parse<double>(key, low, high, fallback, "a number");
   }
 
  private:
@@ -72,7 +69,7 @@ TraceInfo read_info(const Metadata& metadata, std::vector<std::string>& notes) {
   info.license = metadata.text("license", "");
   info.prompt_tokens = metadata.integer("prompt_tokens", 1, format::kMostTokens);
   info.decode_steps = metadata.integer("decode_steps", 1, format::kMostTokens - info.prompt_tokens);
-  info.rope_theta = metadata.number("rope_theta", 0, 0.0);
+  info.rope_theta = metadata.number("rope_theta", 0, format::kMostRopeTheta, 0.0);
   info.rope = metadata.text("rope", "");
   if (info.rope.empty()) {
     info.rope = info.rope_theta > 0 ? "applied" : "none";
@@ -100,9 +97,13 @@ LayerInfo read_layer_info(const Metadata& metadata, const SafetensorsFile& file)
   layer.head_dim = static_cast<int>(metadata.integer("head_dim", 1, format::kMostDim));
   layer.v_head_dim =
       static_cast<int>(metadata.integer("v_head_dim", 1, format::kMostDim, layer.head_dim));
-  layer.scale = metadata.number("scale", 1e-300);
+  layer.scale = metadata.number("scale", format::kLeastScale, format::kMostScale);
   layer.window = metadata.integer("window", 0, format::kMostTokens, 0);
-  layer.logit_cap = metadata.number("logit_cap", 0, 0.0);
+  layer.logit_cap = metadata.number("logit_cap", 0, format::kMostLogitCap, 0.0);
+  if (layer.logit_cap > 0 && layer.logit_cap < format::kLeastLogitCap) {
+    fail<RuntimeError>("{}: metadata 'logit_cap' is {}, expected 0 (none) or at least {}",
+                       file.path(), layer.logit_cap, format::kLeastLogitCap);
+  }
   return layer;
 }
 
@@ -136,13 +137,13 @@ HostTensor read_checked(const SafetensorsFile& file, const std::string& name,
                         const trace_format::TensorShape& shape) {
   file.at(name, shape.extent);
   HostTensor tensor = file.read_tensor(name);
-  const auto bad = first_non_finite(tensor.data, tensor.type);
+  const auto bad = first_unusable(tensor.data, tensor.type);
   if (bad) {
     const std::int64_t column = *bad % tensor.shape[2];
     const std::int64_t row = *bad / tensor.shape[2] % tensor.shape[1];
-    fail<RuntimeError>("{}: tensor '{}': value at [{}, {}, {}] ({}) is not finite", file.path(),
-                       name, *bad / tensor.shape[2] / tensor.shape[1], row, column,
-                       shape.dimensions);
+    fail<RuntimeError>("{}: tensor '{}': value at [{}, {}, {}] ({}) {}", file.path(), name,
+                       *bad / tensor.shape[2] / tensor.shape[1], row, column, shape.dimensions,
+                       unusable_text(tensor.data, tensor.type, *bad));
   }
   return tensor;
 }
@@ -197,7 +198,13 @@ ImportResult import_trace(const std::string& input, const std::string& output,
   const auto ends_with = [&](std::string_view ending) {
     return std::string_view(input).ends_with(ending);
   };
-  if (ends_with(".safetensors")) return import_safetensors(input, output, options);
+  if (ends_with(".safetensors")) {
+    if (options.workload || options.sequence) {
+      fail<UsageError>("--{} chooses from a FlashInfer-Trace file, {} is a safetensors file",
+                       options.workload ? "workload" : "sequence", input);
+    }
+    return import_safetensors(input, output, options);
+  }
   if (ends_with(".jsonl") || ends_with(".json")) return import_flashinfer(input, output, options);
   fail<UsageError>("{}: unknown kind of file, expected .safetensors, or .jsonl of FlashInfer-Trace",
                    input);

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -123,6 +124,9 @@ void refuse_overlaps(const std::string& path,
 SafetensorsFile::SafetensorsFile(const std::string& path)
     : path_(path), stream_(path, std::ios::binary) {
   if (!stream_) fail<RuntimeError>("{}: cannot open the file", path);
+  if (std::filesystem::is_directory(path)) {
+    fail<RuntimeError>("{}: is a folder, expected a file", path);
+  }
   stream_.seekg(0, std::ios::end);
   bytes_ = static_cast<std::int64_t>(stream_.tellg());
   std::uint64_t length = 0;

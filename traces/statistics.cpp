@@ -43,8 +43,9 @@ HeadAttention softmax(std::span<double> products, const TraceLayer& layer, int h
   result.weights = products;
   result.entropy_nats = std::max(std::log(sum) - weighted / sum, 0.0);
   if (!layer.sink_logits.empty()) {
-    const double sink = std::exp(layer.sink_logits[static_cast<std::size_t>(head)] - most);
-    result.sink_share = sink / (sink + sum);
+    // Not sink / (sink + sum): a sink far above all tokens would overflow.
+    const double sink = layer.sink_logits[static_cast<std::size_t>(head)];
+    result.sink_share = 1 / (1 + sum * std::exp(most - sink));
   }
   return result;
 }

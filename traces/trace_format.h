@@ -17,6 +17,12 @@ inline constexpr std::int64_t kMostTokens = 0x7fffffff;
 inline constexpr std::int64_t kMostLayer = 4095;
 inline constexpr std::int64_t kMostHeads = 65535;
 inline constexpr std::int64_t kMostDim = 65536;
+// With these, and elements below 2^40 (traces/finite.h), logits stay within float32.
+inline constexpr double kLeastScale = 1e-6;
+inline constexpr double kMostScale = 1e6;
+inline constexpr double kLeastLogitCap = 1e-3;  // or 0: none
+inline constexpr double kMostLogitCap = 1e6;
+inline constexpr double kMostRopeTheta = 1e15;
 
 /// Where problems go: the reader throws at the first one, the check collects all of them. After a
 /// report that returns, the functions below go on with what is still meaningful.

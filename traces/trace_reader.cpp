@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <limits>
 
 #include "core/error.h"
+#include "core/text_file.h"
 #include "traces/finite.h"
 #include "traces/trace_file.h"
 #include "traces/trace_format.h"
@@ -38,16 +38,22 @@ class Attributes {
     return *value;
   }
 
-  double number(const char* name, std::optional<double> fallback = std::nullopt) {
+  double number(const char* name, double low, double high,
+                std::optional<double> fallback = std::nullopt) {
     const auto value = get<double>(name, &hdf5::File::double_attribute, fallback);
-    if (value && std::isfinite(*value) && *value >= 0) return *value;
-    if (value)
-      problem(fmt::format("attribute '{}' is {}, expected a finite number >= 0", name, *value));
+    if (value && *value >= low && *value <= high) return *value;
+    if (value) {
+      problem(fmt::format("attribute '{}' is {}, expected {} to {}", name, *value, low, high));
+    }
     return 1;
   }
 
   std::string text(const char* name, std::optional<std::string> fallback = std::nullopt) {
-    return get<std::string>(name, &hdf5::File::string_attribute, fallback).value_or("");
+    const std::string value =
+        get<std::string>(name, &hdf5::File::string_attribute, fallback).value_or("");
+    if (is_utf8(value)) return value;
+    problem(fmt::format("attribute '{}' is not UTF-8", name));
+    return "";
   }
 
  private:
@@ -99,7 +105,7 @@ bool read_root(const hdf5::File& file, TraceInfo& info, const Report& report) {
   info.license = root.text("license", "");
   info.prompt_tokens = root.integer("prompt_tokens", 1, kMostTokens);
   info.decode_steps = root.integer("decode_steps", 1, kMostTokens);
-  info.rope_theta = root.number("rope_theta", 0.0);
+  info.rope_theta = root.number("rope_theta", 0, kMostRopeTheta, 0.0);
   info.rope_scaling = root.text("rope_scaling", "none");
   info.rotary_dim = static_cast<int>(root.integer("rotary_dim", 0, kMostDim, 0));
   info.synthetic = root.integer("synthetic", 0, 1, 0) != 0;
@@ -116,7 +122,10 @@ void check_heads(Attributes& attributes, const LayerInfo& layer) {
     attributes.problem(fmt::format("q_heads is {} and kv_heads {}, expected a whole multiple",
                                    layer.q_heads, layer.kv_heads));
   }
-  if (layer.scale <= 0) attributes.problem("attribute 'scale' is 0, expected a number > 0");
+  if (layer.logit_cap > 0 && layer.logit_cap < kLeastLogitCap) {
+    attributes.problem(fmt::format("attribute 'logit_cap' is {}, expected 0 (none) or at least {}",
+                                   layer.logit_cap, kLeastLogitCap));
+  }
   if (layer.layout == KvLayout::kHeads) return;
   if (layer.kv_heads != 1) {
     attributes.problem(
@@ -136,9 +145,9 @@ bool read_layer_attributes(const hdf5::File& file, LayerInfo& layer, const Repor
   layer.head_dim = static_cast<int>(attributes.integer("head_dim", 1, kMostDim));
   layer.v_head_dim =
       static_cast<int>(attributes.integer("v_head_dim", 1, kMostDim, layer.head_dim));
-  layer.scale = attributes.number("scale");
+  layer.scale = attributes.number("scale", kLeastScale, kMostScale);
   layer.window = attributes.integer("window", 0, std::numeric_limits<std::int64_t>::max(), 0);
-  layer.logit_cap = attributes.number("logit_cap", 0.0);
+  layer.logit_cap = attributes.number("logit_cap", 0, kMostLogitCap, 0.0);
   const std::string layout = attributes.text("layout", "heads");
   if (layout == "latent") {
     layer.layout = KvLayout::kLatent;
@@ -164,9 +173,9 @@ std::string describe(const TensorShape& shape) {
 }
 
 /// Type and shape of one dataset; `any_float` also takes float64, which is converted when read.
-std::optional<hdf5::NumberType> check_dataset(const hdf5::File& file, const std::string& group,
-                                              const TensorShape& shape, bool any_float,
-                                              const Report& report) {
+std::optional<hdf5::NumberType> check_dataset(const hdf5::File& file, const TraceInfo& trace,
+                                              const std::string& group, const TensorShape& shape,
+                                              bool any_float, const Report& report) {
   try {
     const hdf5::Dataset dataset = file.open_dataset(fmt::format("{}/{}", group, shape.name));
     const bool known = element_type(dataset.type()).has_value() ||
@@ -178,6 +187,10 @@ std::optional<hdf5::NumberType> check_dataset(const hdf5::File& file, const std:
     if (!fits(dataset.extent(), shape.extent)) {
       fail<RuntimeError>("{}: {}: shape is {}, expected {}", file.path(), dataset.name(),
                          hdf5::to_string(dataset.extent()), describe(shape));
+    }
+    if (std::string_view(shape.name) == "probe" && dataset.extent()[0] > trace.prompt_tokens) {
+      fail<RuntimeError>("{}: {}: holds {} queries, expected at most prompt_tokens = {}",
+                         file.path(), dataset.name(), dataset.extent()[0], trace.prompt_tokens);
     }
     dataset.checked_bytes();
     return dataset.type();
@@ -191,7 +204,7 @@ bool check_layer_datasets(const hdf5::File& file, const TraceInfo& trace, LayerI
                           const Report& report) {
   const std::string group = layer_group(layer.layer);
   const auto check = [&](const char* name, bool any_float) {
-    return check_dataset(file, group, tensor_shape(name, trace, layer), any_float, report);
+    return check_dataset(file, trace, group, tensor_shape(name, trace, layer), any_float, report);
   };
   const bool latent = layer.layout == KvLayout::kLatent;
   const auto keys = check(latent ? "kv" : "k", false);
@@ -239,9 +252,7 @@ void check_tokens_dataset(const hdf5::File& file, const TraceInfo& info, const R
   if (!file.exists("/tokens")) return;
   try {
     const hdf5::Dataset dataset = file.open_dataset("/tokens");
-    const bool integers =
-        dataset.type() == hdf5::NumberType::kInt32 || dataset.type() == hdf5::NumberType::kInt64;
-    if (!integers) {
+    if (dataset.type() != hdf5::NumberType::kInt32) {
       fail<RuntimeError>("{}: /tokens: type is {}, expected int32", file.path(),
                          dataset.type_text());
     }
@@ -257,7 +268,7 @@ void check_tokens_dataset(const hdf5::File& file, const TraceInfo& info, const R
 
 void check_finite(const HostTensor& tensor, const std::string& file, const std::string& object,
                   const TensorShape& shape, const Report& report) {
-  const auto found = first_non_finite(tensor.data, tensor.type);
+  const auto found = first_unusable(tensor.data, tensor.type);
   if (!found) return;
   std::array<std::int64_t, 3> index{};
   std::int64_t rest = *found;
@@ -266,8 +277,26 @@ void check_finite(const HostTensor& tensor, const std::string& file, const std::
     rest /= tensor.shape[i];
   }
   const auto rank = static_cast<std::ptrdiff_t>(shape.extent.size());
-  report(fmt::format("{}: {}: value at [{}] ({}) is not finite", file, object,
-                     fmt::join(index.end() - rank, index.end(), ", "), shape.dimensions));
+  report(fmt::format("{}: {}: value at [{}] ({}) {}", file, object,
+                     fmt::join(index.end() - rank, index.end(), ", "), shape.dimensions,
+                     unusable_text(tensor.data, tensor.type, *found)));
+}
+
+/// Sums of probabilities cannot be negative.
+void check_attention_sum(const HostTensor& sums, const std::string& file, const LayerInfo& layer,
+                         const Report& report) {
+  const std::int64_t tokens = sums.shape[2];
+  std::vector<float> row(static_cast<std::size_t>(tokens));
+  for (std::int64_t head = 0; head < sums.shape[1]; ++head) {
+    load_rows(sums.rows(0), head, head + 1, static_cast<int>(tokens), row.data());
+    const auto negative = std::find_if(row.begin(), row.end(), [](float sum) { return sum < 0; });
+    if (negative == row.end()) continue;
+    report(
+        fmt::format("{}: {}/attention_sum: value at [{}, {}] (q_heads, prompt_tokens) is {}, "
+                    "expected a sum of probabilities >= 0",
+                    file, layer_group(layer.layer), head, negative - row.begin(), *negative));
+    return;
+  }
 }
 
 /// `name` as it is stored, or (float64, or where the type is fixed) converted to float32.
@@ -334,7 +363,10 @@ TraceLayer read_layer(const hdf5::File& file, const TraceInfo& trace, const Laye
   result.q = read("q");
   if (present("o")) result.output = read("o");
   if (present("probe")) result.probe = read("probe");
-  if (present("attention_sum")) result.attention_sum = read("attention_sum");
+  if (present("attention_sum")) {
+    result.attention_sum = read("attention_sum");
+    check_attention_sum(*result.attention_sum, file.path(), layer, report);
+  }
   if (present("sink_logits")) {
     const HostTensor logits = read("sink_logits");
     result.sink_logits.resize(static_cast<std::size_t>(layer.q_heads));

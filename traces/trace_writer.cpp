@@ -49,12 +49,12 @@ bool has_shape(const HostTensor& tensor, const hdf5::Extent& extent) {
                     [](std::int64_t a, std::int64_t b) { return a == b || a == -1; });
 }
 
-void refuse_non_finite(std::span<const std::byte> data, ElementType type, const std::string& file,
-                       const std::string& object) {
-  const auto found = first_non_finite(data, type);
+void refuse_unusable(std::span<const std::byte> data, ElementType type, const std::string& file,
+                     const std::string& object) {
+  const auto found = first_unusable(data, type);
   if (found) {
-    fail<RuntimeError>("{}: {}: element {} of the data to write is not finite", file, object,
-                       *found);
+    fail<RuntimeError>("{}: {}: element {} of the data to write {}", file, object, *found,
+                       unusable_text(data, type, *found));
   }
 }
 
@@ -90,7 +90,7 @@ void TraceLayerWriter::write_rows(hdf5::Dataset& dataset, int kv_head, std::int6
     }
   }
   const std::span<const std::byte> data(packed.empty() ? rows.data : packed.data(), bytes);
-  refuse_non_finite(data, rows.type, file_->path(), dataset.name());
+  refuse_unusable(data, rows.type, file_->path(), dataset.name());
   dataset.write_raw({kv_head, first, 0}, {1, rows.rows, rows.dim}, data);
 }
 
@@ -105,14 +105,14 @@ void TraceLayerWriter::write_values(int kv_head, std::int64_t first, const RowsV
 
 void TraceLayerWriter::write_tensor(const std::string& name, const HostTensor& tensor) {
   const std::string object = fmt::format("{}/{}", group_, name);
-  refuse_non_finite(tensor.data, tensor.type, file_->path(), object);
+  refuse_unusable(tensor.data, tensor.type, file_->path(), object);
   const hdf5::Extent extent(tensor.shape.begin(), tensor.shape.end());
   file_->create_dataset(object, number_type(tensor.type), extent, options_).write_raw(tensor.data);
 }
 
 void TraceLayerWriter::write_attention_sum(const HostTensor& tensor) {
   const std::string object = group_ + "/attention_sum";
-  refuse_non_finite(tensor.data, tensor.type, file_->path(), object);
+  refuse_unusable(tensor.data, tensor.type, file_->path(), object);
   file_
       ->create_dataset(object, number_type(tensor.type), {tensor.shape[1], tensor.shape[2]},
                        options_)
@@ -121,7 +121,7 @@ void TraceLayerWriter::write_attention_sum(const HostTensor& tensor) {
 
 void TraceLayerWriter::write_sink_logits(std::span<const float> values) {
   const std::string object = group_ + "/sink_logits";
-  refuse_non_finite(std::as_bytes(values), ElementType::kFloat32, file_->path(), object);
+  refuse_unusable(std::as_bytes(values), ElementType::kFloat32, file_->path(), object);
   file_->write(object, values, {static_cast<std::int64_t>(values.size())});
 }
 

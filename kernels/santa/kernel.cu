@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
   SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run();
 }
 
-template <typename T, int D, int kHeads8, bool kLarge>
+template <typename T, int D, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(128) char shared[];

@@ -2,12 +2,12 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
+#include "core/text_file.h"
 #include "models/llm/dimensions.h"
 
 namespace kvsim {
@@ -34,6 +34,11 @@ class Config {
     return has(key) ? integer(key) : fallback;
   }
   int size(const char* key) const { return narrow(key, integer(key)); }
+  int size_above_0(const char* key) const {
+    const int value = size(key);
+    if (value == 0) wrong(key, "a size above 0");
+    return value;
+  }
   int size_or(const char* key, int fallback) const { return has(key) ? size(key) : fallback; }
 
   bool flag_or(const char* key, bool fallback) const {
@@ -69,11 +74,10 @@ class Config {
 };
 
 Config read_config(const std::string& path) {
-  std::ifstream in(path);
-  if (!in) fail<RuntimeError>("{}: cannot be read", path);
+  const std::string text = read_text_file(path);
   Json json;
   try {
-    json = Json::parse(in);
+    json = Json::parse(text);
   } catch (const Json::exception& error) {
     fail<RuntimeError>("{}: is not JSON: {}", path, error.what());
   }
@@ -170,18 +174,21 @@ Llm llm_from_config(const std::string& path) {
   LlmDimensions d;
   d.architecture = find_architecture(config.text("model_type"), path + ": model_type");
   d.name = name_of(config);
-  d.layers = config.size("num_hidden_layers");
-  d.hidden = config.size("hidden_size");
-  d.intermediate = config.size("intermediate_size");
-  d.vocabulary = config.integer("vocab_size");
-  d.q_heads = config.size("num_attention_heads");
-  d.kv_heads = config.size_or("num_key_value_heads", d.q_heads);
-  if (!config.has("head_dim") && (d.q_heads <= 0 || d.hidden % d.q_heads != 0)) {
+  d.layers = config.size_above_0("num_hidden_layers");
+  d.hidden = config.size_above_0("hidden_size");
+  d.intermediate = config.size_above_0("intermediate_size");
+  d.vocabulary = config.size_above_0("vocab_size");
+  d.q_heads = config.size_above_0("num_attention_heads");
+  d.kv_heads =
+      config.has("num_key_value_heads") ? config.size_above_0("num_key_value_heads") : d.q_heads;
+  if (!config.has("head_dim") && d.hidden % d.q_heads != 0) {
     config.wrong("num_attention_heads", "a divisor of hidden_size, or a head_dim");
   }
-  d.head_dim = config.size_or("head_dim", d.q_heads > 0 ? d.hidden / d.q_heads : 0);
+  d.head_dim = config.has("head_dim") ? config.size_above_0("head_dim") : d.hidden / d.q_heads;
   if (config.has("query_pre_attn_scalar")) {
-    d.scale = 1 / std::sqrt(config.number("query_pre_attn_scalar"));
+    const double scalar = config.number("query_pre_attn_scalar");
+    if (!(scalar > 0)) config.wrong("query_pre_attn_scalar", "a number above 0");
+    d.scale = 1 / std::sqrt(scalar);
   }
   d.tied = config.flag_or("tie_word_embeddings", d.architecture.tied);
   d.attention_bias = d.architecture.reads_bias_keys && config.flag_or("attention_bias", false);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 
@@ -54,11 +55,15 @@ double parameters_of_layer(const LlmDimensions& d) {
 }
 
 void check(const LlmDimensions& d, std::string_view where) {
-  for (const std::int64_t size :
-       {std::int64_t{d.layers}, std::int64_t{d.hidden}, std::int64_t{d.intermediate}, d.vocabulary,
-        std::int64_t{d.q_heads}, std::int64_t{d.kv_heads}, std::int64_t{d.head_dim}}) {
-    if (size <= 0)
-      fail<RuntimeError>("{}: a size of the model is {}, expected above 0", where, size);
+  const std::array<std::pair<const char*, std::int64_t>, 7> sizes{{{"layers", d.layers},
+                                                                   {"hidden", d.hidden},
+                                                                   {"intermediate", d.intermediate},
+                                                                   {"vocabulary", d.vocabulary},
+                                                                   {"q_heads", d.q_heads},
+                                                                   {"kv_heads", d.kv_heads},
+                                                                   {"head_dim", d.head_dim}}};
+  for (const auto& [name, size] : sizes) {
+    if (size <= 0) fail<RuntimeError>("{}: {} is {}, expected above 0", where, name, size);
   }
   if (d.q_heads % d.kv_heads != 0) {
     fail<RuntimeError>("{}: {} query heads are no multiple of {} KV heads", where, d.q_heads,

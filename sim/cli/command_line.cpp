@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -19,6 +20,10 @@ namespace {
 
 constexpr unsigned kHelpColumns = 100;
 constexpr int kMaxThreads = 1024;
+
+bool is_file_name(const std::string& word) {
+  return word.ends_with(".h5") || word.ends_with(".hdf5") || word.find('/') != std::string::npos;
+}
 
 }  // namespace
 
@@ -45,6 +50,36 @@ void CommandLine::take_positional(const std::string& name, const std::string& he
   positional_help_ = help;
 }
 
+/// In `--method dense trace.h5` the list of methods ends where a file begins: files that stand
+/// behind such a list are moved to the words without a flag.
+std::vector<std::string> CommandLine::free_files(const std::vector<std::string>& words) const {
+  std::vector<std::string> result;
+  std::vector<std::string> files;
+  std::size_t first_flag = words.size();
+  bool in_list = false;  // of an option that takes several words and has one
+  bool expects_word = false;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word.starts_with("-") && word.size() > 1) {
+      first_flag = std::min(first_flag, i);
+      const std::size_t equals = word.find('=');
+      const std::size_t dashes = word.starts_with("--") ? 2 : 0;
+      const auto* option = own_.find_nothrow(word.substr(dashes, equals - dashes), false);
+      expects_word = option != nullptr && option->semantic()->max_tokens() > 1;
+      in_list = expects_word && equals != std::string::npos;
+    } else if (in_list && is_file_name(word)) {
+      files.push_back(word);
+      continue;
+    } else {
+      in_list = expects_word;
+    }
+    result.push_back(word);
+  }
+  result.insert(result.begin() + static_cast<std::ptrdiff_t>(std::min(first_flag, result.size())),
+                files.begin(), files.end());
+  return result;
+}
+
 bool CommandLine::parse(const std::vector<std::string>& words) {
   po::options_description all;
   all.add(own_).add(common_);
@@ -56,7 +91,11 @@ bool CommandLine::parse(const std::vector<std::string>& words) {
   // Guessing would make `--me` mean --method today and something else with the next option.
   const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
   try {
-    po::store(po::command_line_parser(words).options(all).positional(positions).style(style).run(),
+    po::store(po::command_line_parser(positional_.empty() ? words : free_files(words))
+                  .options(all)
+                  .positional(positions)
+                  .style(style)
+                  .run(),
               values_);
     po::notify(values_);
   } catch (const po::too_many_positional_options_error&) {
@@ -156,6 +195,10 @@ void print_text(const std::string& text) {
   }
 }
 
-void print_document(const nlohmann::ordered_json& document) { print_text(document.dump(2) + "\n"); }
+void print_document(const nlohmann::ordered_json& document) {
+  // Names of files may be any bytes.
+  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+  print_text(document.dump(2, ' ', false, kReplace) + "\n");
+}
 
 }  // namespace kvsim

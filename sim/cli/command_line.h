@@ -44,6 +44,7 @@ class CommandLine {
 
  private:
   void print_help() const;
+  std::vector<std::string> free_files(const std::vector<std::string>& words) const;
 
   std::string usage_;
   std::string summary_;

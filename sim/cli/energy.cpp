@@ -35,15 +35,30 @@ CommandLine make_command_line() {
   return line;
 }
 
-Json document_from_trace(const CommandLine& line, std::vector<Target> targets,
-                         const DocumentOptions& about) {
+/// What was replayed is settled with the run file.
+void refuse_replay_options(const CommandLine& line) {
+  for (const char* name : {"layers", "steps", "repeats", "seed"}) {
+    if (line.given(name)) {
+      fail<UsageError>("--{} {}: has no effect with --stats, the run file says what was replayed",
+                       name, line.text(name));
+    }
+  }
+}
+
+void print_energy(const CommandLine& line, const Json& document) {
+  if (line.json()) return print_document(document);
+  print_text(energy_report(document));
+}
+
+void run_on_traces(const CommandLine& line, std::vector<Target> targets,
+                   const DocumentOptions& about) {
   ReplayOptions options = replay_options(line, line.list("trace"));
   options.targets = std::move(targets);
   const auto start = std::chrono::steady_clock::now();
   const Replay result = replay(std::move(options));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  print_energy(line, energy_document(result, about));
   log_throughput(result, seconds.count());
-  return energy_document(result, about);
 }
 
 void run(const std::vector<std::string>& words) {
@@ -52,6 +67,7 @@ void run(const std::vector<std::string>& words) {
   if (line.list("trace").empty() != line.given("stats")) {
     throw UsageError("give traces or --stats run.h5, one of them");
   }
+  if (line.given("stats")) refuse_replay_options(line);
   const std::vector<std::string> specs = method_specs(line);
   const Presets presets(line.presets());
   std::vector<Target> targets = accelerator_targets(line, presets);
@@ -59,20 +75,19 @@ void run(const std::vector<std::string>& words) {
     fail<UsageError>("--accelerator is missing, expected one or more of: {}",
                      fmt::join(presets.names("accelerators"), ", "));
   }
+  const std::vector<std::string> deciding =
+      line.given("stats") ? std::vector<std::string>{"layout", "l2"}
+                          : std::vector<std::string>{"layout", "l2", "seed", "repeats"};
   DocumentOptions about{.program_version = version(),
                         .program_commit = commit(),
                         .gpu = "",
                         .kv_dtype = "each accelerator's own element bits",
                         .llm = std::nullopt,
-                        .defaults = line.defaults({"layout", "l2", "seed", "repeats"})};
+                        .defaults = line.defaults(deciding)};
   add_accelerator_defaults(line, targets, about.defaults);
-  const Json document = [&] {
-    if (!line.given("stats")) return document_from_trace(line, std::move(targets), about);
-    const MeasuredRun measured(line.text("stats"));
-    return energy_document(EnergyFromRun{measured, specs, std::move(targets)}, about);
-  }();
-  if (line.json()) return print_document(document);
-  print_text(energy_report(document));
+  if (!line.given("stats")) return run_on_traces(line, std::move(targets), about);
+  const MeasuredRun measured(line.text("stats"));
+  print_energy(line, energy_document(EnergyFromRun{measured, specs, std::move(targets)}, about));
 }
 
 KVSIM_REGISTER_VERB("energy", {"energy and area of methods on accelerators, item by item", run});

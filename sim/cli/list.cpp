@@ -31,9 +31,8 @@ namespace {
 
 Json method_items(const CommandLine&) {
   Json items = Json::array();
-  for (const std::string& name : method_registry().names()) {
+  for (const std::string& name : method_registry().shown_names()) {
     const MethodInfo& info = method_registry().at(name);
-    if (info.hidden) continue;
     Json parameters = Json::array();
     for (const Parameter& parameter : info.parameters) {
       parameters.push_back({{"name", parameter.name},
@@ -103,8 +102,11 @@ void run(const std::vector<std::string>& words) {
   const ListKind& kind = registry.at(asked[0]);
   const Json items = kind.items(line);
   if (!line.json()) return print_text(kind.text(items));
-  print_document(
-      {{"schema", "kvsim.list/1"}, {"version", version()}, {"kind", asked[0]}, {"items", items}});
+  print_document({{"schema", "kvsim.list/1"},
+                  {"version", version()},
+                  {"commit", commit()},
+                  {"kind", asked[0]},
+                  {"items", items}});
 }
 
 KVSIM_REGISTER_VERB("list",

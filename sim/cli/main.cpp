@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -39,14 +40,15 @@ void run(const std::vector<std::string>& words) {
   verb_registry().at(words[0]).run({words.begin() + 1, words.end()});
 }
 
-/// One line on standard error: `kvsim replay: what is wrong`.
-int report(const std::vector<std::string>& words, std::string message, int status) {
+/// One line on standard error: `kvsim replay: what is wrong`. Never returns: after a write that
+/// failed (a full disk) libhdf5 crashes when it cleans up at a usual exit. All output is flushed.
+[[noreturn]] void end_with(const std::vector<std::string>& words, std::string message, int status) {
   std::replace(message.begin(), message.end(), '\n', ' ');
   const bool has_verb = !words.empty() && !words[0].empty() && words[0][0] != '-';
   const auto names = verb_registry().names();
   const bool known = has_verb && std::find(names.begin(), names.end(), words[0]) != names.end();
   fmt::print(stderr, "kvsim{}: {}\n", known ? " " + words[0] : "", message);
-  return status;
+  std::quick_exit(status);
 }
 
 }  // namespace
@@ -58,12 +60,11 @@ int main(int argc, char** argv) {
     kvsim::run(words);
     return kvsim::kSuccess;
   } catch (const kvsim::UsageError& error) {
-    return kvsim::report(words, error.what(), kvsim::kWrongUsage);
+    kvsim::end_with(words, error.what(), kvsim::kWrongUsage);
   } catch (const std::bad_alloc&) {
-    return kvsim::report(words,
-                         "not enough memory; replay fewer layers (--layers) or steps (--steps)",
-                         kvsim::kRunTimeFailure);
+    kvsim::end_with(words, "not enough memory; replay fewer layers (--layers) or steps (--steps)",
+                    kvsim::kRunTimeFailure);
   } catch (const std::exception& error) {
-    return kvsim::report(words, error.what(), kvsim::kRunTimeFailure);
+    kvsim::end_with(words, error.what(), kvsim::kRunTimeFailure);
   }
 }

@@ -82,12 +82,12 @@ void run(const std::vector<std::string>& words) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const Json document = replay_document(result, about);
   if (output) write_results(std::move(*output), result, document);
-  log_throughput(result, seconds.count());
   if (line.json()) {
     print_document(document);
   } else {
     print_text(replay_report(document));
   }
+  log_throughput(result, seconds.count());  // last: a failure is one line on standard error
 }
 
 KVSIM_REGISTER_VERB("replay",

@@ -61,7 +61,7 @@ std::vector<std::string> method_specs(const CommandLine& line) {
   const std::vector<std::string> specs = line.list("method");
   if (specs.empty()) {
     fail<UsageError>("--method is missing, expected one or more of: {}",
-                     fmt::join(method_registry().names(), ", "));
+                     fmt::join(method_registry().shown_names(), ", "));
   }
   for (const std::string& spec : specs) make_method(spec);
   return specs;

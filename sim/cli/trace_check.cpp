@@ -52,7 +52,10 @@ void run(const std::vector<std::string>& words) {
     bad.push_back(path);
   }
   if (line.json()) {
-    print_document({{"schema", "kvsim.trace_check/1"}, {"version", version()}, {"files", files}});
+    print_document({{"schema", "kvsim.trace_check/1"},
+                    {"version", version()},
+                    {"commit", commit()},
+                    {"files", files}});
   } else {
     for (const Json& file : files) print_text(file_text(file));
   }

@@ -40,9 +40,13 @@ void run(const std::vector<std::string>& words) {
   if (line.given("workload")) options.workload = line.integer("workload", 0, kMost);
   if (line.given("sequence")) options.sequence = line.integer("sequence", 0, kMost);
   const ImportResult result = import_trace(inputs[0], line.text("output"), options);
-  const Json document{
-      {"schema", "kvsim.trace_import/1"}, {"version", version()},          {"input", inputs[0]},
-      {"path", line.text("output")},      {"trace", json_of(result.info)}, {"notes", result.notes}};
+  const Json document{{"schema", "kvsim.trace_import/1"},
+                      {"version", version()},
+                      {"commit", commit()},
+                      {"input", inputs[0]},
+                      {"path", line.text("output")},
+                      {"trace", json_of(result.info)},
+                      {"notes", result.notes}};
   if (line.json()) return print_document(document);
   std::string text = line.text("output") + ": " + summarize(result.info) + "\n";
   for (const std::string& note : result.notes) text += "- " + note + "\n";

@@ -21,30 +21,34 @@ namespace {
 
 namespace po = boost::program_options;
 
-Json optional_json(const std::optional<double>& value) {
-  return value ? Json(finite(*value)) : Json(nullptr);
+void set(Json& json, const std::string& key, const std::optional<double>& value,
+         const char* reason) {
+  json[key] = value ? Json(finite(*value)) : Json(nullptr);
+  if (!value) json[key + "_reason"] = reason;
 }
 
 Json attention_json(const LayerReport& layer) {
+  constexpr const char* kOneHead = "one query head for each KV head";
   const LayerStatistics& statistics = layer.statistics;
-  return {{"layer", layer.info.layer},
-          {"measured_steps", statistics.measured_steps},
-          {"entropy_nats", finite(statistics.mean.entropy_nats)},
-          {"top1_probability", finite(statistics.mean.top1_probability)},
-          {"first_4_tokens_mass", finite(statistics.mean.sink_mass)},
-          {"last_256_tokens_mass", finite(statistics.mean.window_mass)},
-          {"sink_logit_share", finite(statistics.sink_share)},
-          {"largest_logit", finite(statistics.largest_logit)},
-          {"group_cosine", optional_json(statistics.group_cosine)},
-          {"group_overlap", optional_json(statistics.group_overlap)},
-          {"drift", optional_json(statistics.drift)},
-          {"q_type", to_string(layer.q_type)},
-          {"kv_bytes", layer.kv_bytes},
-          {"probe_steps", layer.probe_steps},
-          {"has_output", layer.has_output},
-          {"has_attention_sum", layer.has_attention_sum},
-          {"has_sink_logits", layer.has_sink_logits},
-          {"output_error", optional_json(layer.output_error)}};
+  Json json{{"layer", layer.info.layer},
+            {"measured_steps", statistics.measured_steps},
+            {"entropy_nats", finite(statistics.mean.entropy_nats)},
+            {"top1_probability", finite(statistics.mean.top1_probability)},
+            {"first_4_tokens_mass", finite(statistics.mean.sink_mass)},
+            {"last_256_tokens_mass", finite(statistics.mean.window_mass)},
+            {"sink_logit_share", finite(statistics.sink_share)},
+            {"largest_logit", finite(statistics.largest_logit)}};
+  set(json, "group_cosine", statistics.group_cosine, kOneHead);
+  set(json, "group_overlap", statistics.group_overlap, kOneHead);
+  set(json, "drift", statistics.drift, "one decode step");
+  json["q_type"] = to_string(layer.q_type);
+  json["kv_bytes"] = layer.kv_bytes;
+  json["probe_steps"] = layer.probe_steps;
+  json["has_output"] = layer.has_output;
+  json["has_attention_sum"] = layer.has_attention_sum;
+  json["has_sink_logits"] = layer.has_sink_logits;
+  set(json, "output_error", layer.output_error, "the trace stores no output");
+  return json;
 }
 
 /// Attributes only: a moment for a file of any size.
@@ -52,6 +56,7 @@ Json quick_document(const std::string& path) {
   const TraceReader reader(path);
   return {{"schema", "kvsim.trace_info/1"},
           {"version", version()},
+          {"commit", commit()},
           {"trace", json_of(reader.info())},
           {"file_bytes", std::filesystem::file_size(path)},
           {"has_tokens", nullptr},
@@ -64,9 +69,13 @@ Json document_of(const std::string& path, std::int64_t max_steps) {
   const TraceReport report = describe_trace(path, {.max_steps = max_steps});
   Json attention = Json::array();
   for (const LayerReport& layer : report.layers) attention.push_back(attention_json(layer));
-  return {{"schema", "kvsim.trace_info/1"},  {"version", version()},
-          {"trace", json_of(report.info)},   {"file_bytes", report.file_bytes},
-          {"has_tokens", report.has_tokens}, {"attention", std::move(attention)}};
+  return {{"schema", "kvsim.trace_info/1"},
+          {"version", version()},
+          {"commit", commit()},
+          {"trace", json_of(report.info)},
+          {"file_bytes", report.file_bytes},
+          {"has_tokens", report.has_tokens},
+          {"attention", std::move(attention)}};
 }
 
 std::string layers_text(const Json& trace) {

@@ -49,7 +49,8 @@ constexpr TokensFlag kTokensFlags[] = {
     {"prompt-tokens", &SynthSpec::prompt_tokens, "tokens before the first decode step"},
     {"decode-steps", &SynthSpec::decode_steps, "decode steps"},
     {"sink-tokens", &SynthSpec::sink_tokens, "how many first tokens are sinks"},
-    {"window-tokens", &SynthSpec::window_tokens, "how many last tokens are recent"},
+    {"window-tokens", &SynthSpec::window_tokens,
+     "how many last tokens are recent; fewer by default if the prompt is short"},
 };
 
 struct CountFlag {
@@ -99,6 +100,10 @@ ElementType parse_type(const std::string& word) {
 SynthSpec spec_from(const CommandLine& line) {
   SynthSpec spec;
   for (const auto& [name, field, help] : kTokensFlags) spec.*field = line.integer(name, 0, kMost);
+  const std::int64_t others = spec.prompt_tokens - spec.sink_tokens;
+  if (!line.given("window-tokens") && others < spec.window_tokens) {
+    spec.window_tokens = std::max<std::int64_t>(others / 2, 1);  // leaves tokens of neither kind
+  }
   for (const auto& [name, field, help] : kCountFlags) {
     spec.*field = static_cast<int>(line.integer(name, 1, 65536));
   }
@@ -113,12 +118,22 @@ SynthSpec spec_from(const CommandLine& line) {
 Json document_of(const SynthResult& result, const std::string& path) {
   Json quantities = Json::array();
   for (const SynthQuantity& quantity : result.quantities) {
-    quantities.push_back({{"name", quantity.name},
-                          {"asked", quantity.asked ? Json(finite(*quantity.asked)) : Json(nullptr)},
-                          {"reached", finite(quantity.reached)}});
+    Json json{{"name", quantity.name}, {"asked", nullptr}};
+    if (quantity.asked) {
+      json["asked"] = finite(*quantity.asked);
+    } else {
+      json["asked_reason"] = "nothing was asked of it";
+    }
+    json["reached"] = finite(quantity.reached);
+    quantities.push_back(std::move(json));
   }
-  return {{"schema", "kvsim.trace_synth/1"}, {"version", version()},     {"path", path},
-          {"trace", json_of(result.info)},   {"quantities", quantities}, {"notes", result.notes}};
+  return {{"schema", "kvsim.trace_synth/1"},
+          {"version", version()},
+          {"commit", commit()},
+          {"path", path},
+          {"trace", json_of(result.info)},
+          {"quantities", quantities},
+          {"notes", result.notes}};
 }
 
 std::string report(const Json& document) {

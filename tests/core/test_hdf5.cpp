@@ -216,4 +216,15 @@ TEST_CASE("extents multiply without overflow") {
   CHECK(to_string(Extent{}) == "a scalar");
 }
 
+TEST_CASE("what the library says is part of the message") {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("kvsim_no_hdf5_{}", ::getpid()))
+          .string();
+  std::ofstream(path) << "no HDF5 file at all, but long enough to be one";
+  CHECK_THROWS_WITH(hdf5::File::open(path), path + ": not an HDF5 file: file signature not found");
+  std::filesystem::remove(path);
+  CHECK_THROWS_WITH(hdf5::File::create("/nowhere/x.h5", "shown.h5"),
+                    ContainsSubstring("shown.h5: cannot create the HDF5 file: No such file"));
+}
+
 }  // namespace kvsim::hdf5

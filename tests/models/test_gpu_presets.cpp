@@ -173,6 +173,42 @@ TEST_CASE("a bad GPU preset is refused with file and key") {
   CHECK_THAT(error_of(replaced(good, "ticket = ", "tickets = ")),
              ContainsSubstring("boundary.ticket: found no such key"));
   CHECK_THAT(error_of("inherits = \"bad\""), ContainsSubstring("inherits: found a chain"));
+  CHECK_THAT(error_of("inherits = \"bad\""), ContainsSubstring(folder.path() + "/gpus/bad.toml"));
+}
+
+TEST_CASE("absurd constants of a GPU are refused with file, key and range") {
+  const PresetFolder folder;
+  const std::string good = shipped("h200_sxm");
+  struct Slip {
+    const char* from;
+    const char* to;
+    const char* message;
+  };
+  for (const Slip& slip : std::vector<Slip>{
+           {"sms = { value = 132", "sms = { value = 0", "device.sms: found 0 SM, expected 1 to"},
+           {"sms = { value = 132", "sms = { value = 1e12", "device.sms: found 1000000000000 SM"},
+           {"sector = { value = 32", "sector = { value = 0",
+            "memory.sector: found 0 B, expected 1 to 4096 B"},
+           {"clock = { value = 1980", "clock = { value = 1e12",
+            "device.clock: found 1000000000000 MHz, expected 10 to 100000 MHz"},
+           {"l2 = { value = 50, low = 50", "l2 = { value = 0, low = 0",
+            "device.l2: found 0 MiB, expected 0.01 to"},
+           {"shared = { value = 228", "shared = { value = 1e12",
+            "device.shared: found 1000000000000 KiB"},
+           {"x = [64,", "x = [0,", "memory.gather_share.x: found 0, expected x above 0"}}) {
+    INFO(slip.to);
+    folder.write("bad", replaced(good, slip.from, slip.to));
+    CHECK_THROWS_WITH(Presets(folder.path()).gpu("bad"), ContainsSubstring(slip.message));
+    CHECK_THROWS_WITH(Presets(folder.path()).gpu("bad"),
+                      ContainsSubstring(folder.path() + "/gpus/bad.toml:"));
+  }
+}
+
+TEST_CASE("a folder in place of a preset is refused by name") {
+  const PresetFolder folder;
+  std::filesystem::create_directories(folder.path() + "/gpus/odd.toml");
+  CHECK_THROWS_WITH(Presets(folder.path()).gpu("odd"),
+                    ContainsSubstring("/gpus/odd.toml: is a folder, expected a file"));
 }
 
 TEST_CASE("presets of a folder come first, and overlays inherit") {

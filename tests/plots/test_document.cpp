@@ -86,7 +86,7 @@ TEST_CASE("wrong types, nulls and values that cannot be drawn are named with the
 
 TEST_CASE("only results of a replay are read") {
   const Folder folder;
-  CHECK_THROWS_WITH(Document(folder.path("none.h5")), ContainsSubstring("cannot read"));
+  CHECK_THROWS_WITH(Document(folder.path("none.h5")), ContainsSubstring("none.h5: cannot be read"));
   CHECK_THROWS_WITH(Document(folder.write("text", "hello")),
                     ContainsSubstring("neither HDF5 nor JSON"));
   CHECK_THROWS_WITH(Document(folder.write("list", "[]")), ContainsSubstring("expected an object"));

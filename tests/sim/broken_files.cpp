@@ -67,6 +67,9 @@ void write_broken_presets(const TemporaryFolder& folder) {
   preset("missing_key", "clock = {", "clook = {");
   preset("unknown_key", clock,
          "clook = { value = 1, unit = \"MHz\", kind = \"spec\", source = \"nvidia\" }\n" + clock);
+  preset("no_sms", "sms = { value = 132", "sms = { value = 0");
+  preset("huge_clock", clock, "clock = { value = 1e12, unit = \"MHz\", kind = \"spec\", ");
+  fs::create_directories(folder.path() / "presets/gpus/folder.toml");
   write_text(folder.file("presets/gpus/not_toml.toml"), "title = \n[[[");
 }
 
@@ -75,6 +78,9 @@ void write_configs(const TemporaryFolder& folder) {
   write_text(folder.file("no_heads.json"),
              R"({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4,
                  "intermediate_size": 1024, "vocab_size": 1000})");
+  write_text(folder.file("no_layers.json"),
+             R"({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 0,
+                 "num_attention_heads": 8, "intermediate_size": 1024, "vocab_size": 1000})");
   write_text(folder.file("bad_heads.json"),
              R"({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4,
                  "num_attention_heads": 7, "num_key_value_heads": 2, "intermediate_size": 1024,
@@ -144,6 +150,7 @@ void poke(const std::string& file, const std::string& object, std::size_t index,
 void write_broken_files(const TemporaryFolder& folder) {
   constexpr std::uint16_t kNan = 0x7fc0;  // as bfloat16
   constexpr std::uint16_t kInfinity = 0x7f80;
+  constexpr std::uint16_t kHuge = 0x7f7f;  // 3.4e38
   SmallTrace{}.write(folder.file("good.h5"));
   const std::string good = read_text(folder.file("good.h5"));
   write_text(folder.file("empty.h5"), "");
@@ -154,6 +161,12 @@ void write_broken_files(const TemporaryFolder& folder) {
   fs::create_directory(folder.path() / "folder.h5");
   variant(folder, "nan_k.h5", [&](const std::string& f) { poke(f, "/layers/1/k", 500, kNan); });
   variant(folder, "inf_v.h5", [&](const std::string& f) { poke(f, "/layers/3/v", 77, kInfinity); });
+  variant(folder, "huge_v.h5", [&](const std::string& f) { poke(f, "/layers/3/v", 77, kHuge); });
+  variant(folder, "latin1.h5",
+          [](const std::string& f) { set_attribute(f, "/", "model", std::string("caf\xe9")); });
+  variant(folder, "scale.h5", [](const std::string& f) {
+    set_attribute(f, "/layers/1", "scale", std::int64_t{100000000});
+  });
   variant(folder, "nan_q.h5", [&](const std::string& f) { poke(f, "/layers/1/q", 3, kNan); });
   variant(folder, "short_k.h5", [](const std::string& f) {
     replace_dataset(f, "/layers/1/k", {2, 303, 32});

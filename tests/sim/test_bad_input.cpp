@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/hdf5.h"
 #include "tests/catch.h"
 #include "tests/sim/broken_files.h"
 #include "tests/sim/program.h"
@@ -60,6 +61,8 @@ const std::vector<BadInput> kBadCommands{
     {"replay good.h5 --method dense --seed pi", 2, "--seed pi"},
     {"replay good.h5 --method dense --seed 99999999999999999999", 2, "--seed 9999"},
     {"replay good.h5 --method dense --json=maybe", 2, "json"},
+    {"replay --method good.h5", 2, "no trace given"},
+    {"predict --method dense good.h5 --llm smollm2-135m --context 9", 2, "method 'good.h5'"},
     {"predict --method dense --llm smollm2-135m", 2, "--context is missing"},
     {"predict --method dense --context 1024", 2, "no LLM given"},
     {"predict --method dense --llm smollm2-135m --context 0", 2, "--context 0"},
@@ -71,12 +74,21 @@ const std::vector<BadInput> kBadCommands{
     {"energy good.h5 --method dense", 2, "--accelerator is missing"},
     {"energy --method dense --accelerator mac_int8", 2, "give traces or --stats"},
     {"energy good.h5 --stats run.h5 --method dense --accelerator mac_int8", 2, "one of them"},
+    {"energy --stats r.h5 --layers 1 --method dense --accelerator mac_int8", 2, "--layers 1: has"},
+    {"energy --stats r.h5 --steps 0 --method dense --accelerator mac_int8", 2, "--steps 0: has"},
+    {"energy --stats r.h5 --repeats 2 --method dense --accelerator mac_int8", 2,
+     "--repeats 2: has"},
+    {"energy --stats r.h5 --seed 3 --method dense --accelerator mac_int8", 2, "--seed 3: has"},
     {"list", 2, "found 0 kinds, expected one of: accelerators"},
     {"list fruits", 2, "'fruits'"},
     {"trace", 2, "expected one of"},
     {"trace frob", 2, "unknown trace verb 'frob'"},
     {"trace info", 2, "found 0 traces"},
     {"trace check", 2, "no trace given"},
+    {"trace import x.safetensors -o new.h5 --workload 0", 2,
+     "--workload chooses from a FlashInfer"},
+    {"trace import x.safetensors -o new.h5 --sequence 0", 2,
+     "--sequence chooses from a FlashInfer"},
     {"trace synth", 2, "--output is missing"},
     {"trace synth -o new.h5 --type int4", 2, "--type int4"},
     {"trace synth -o new.h5 --kv-heads 3 --q-heads 4", 2, "heads"},
@@ -87,13 +99,19 @@ const std::vector<BadInput> kBadCommands{
 const std::vector<BadInput> kBadFiles{
     {"replay missing.h5 --method dense", 1, "missing.h5"},
     {"replay empty.h5 --method dense", 1, "empty.h5"},
-    {"replay text.h5 --method dense", 1, "text.h5"},
+    {"replay text.h5 --method dense", 1, "text.h5: not an HDF5 file: file signature not found"},
+    {"replay --method dense missing.h5", 1, "missing.h5: no such file"},
     {"replay half.h5 --method dense", 1, "half.h5"},
     {"replay stub.h5 --method dense", 1, "stub.h5"},
     {"replay folder.h5 --method dense", 1, "folder.h5"},
     {"replay good.h5 missing.h5 --method dense", 1, "missing.h5"},
     {"replay nan_k.h5 --method dense", 1, "/layers/1/k"},
     {"replay inf_v.h5 --method dense", 1, "/layers/3/v"},
+    {"replay huge_v.h5 --method dense", 1, "/layers/3/v: value at"},
+    {"trace info huge_v.h5", 1, "expected a magnitude below 2^40"},
+    {"replay latin1.h5 --method dense --json", 1, "latin1.h5: /: attribute 'model' is not UTF-8"},
+    {"trace info latin1.h5 --json --quick", 1, "attribute 'model' is not UTF-8"},
+    {"replay scale.h5 --method dense", 1, "/layers/1: attribute 'scale' is 100000000, expected"},
     {"replay nan_q.h5 --method dense", 1, "/layers/1/q"},
     {"replay short_k.h5 --method dense", 1, "/layers/1/k"},
     {"replay flat_v.h5 --method dense", 1, "/layers/1/v"},
@@ -121,6 +139,15 @@ const std::vector<BadInput> kBadFiles{
     {"replay good.h5 --method dense --presets presets --gpu missing_key", 1, "device.clock"},
     {"replay good.h5 --method dense --presets presets --gpu unknown_key", 1, "device.clook"},
     {"replay good.h5 --method dense --presets presets --gpu not_toml", 1, "not_toml"},
+    {"replay good.h5 --method dense --presets presets --gpu no_sms", 1,
+     "presets/gpus/no_sms.toml:24: device.sms: found 0 SM, expected 1 to 4096 SM"},
+    {"replay good.h5 --method dense --presets presets --gpu huge_clock", 1,
+     "found 1000000000000 MHz"},
+    {"replay good.h5 --method dense --presets presets --gpu folder", 1,
+     "presets/gpus/folder.toml: is a folder"},
+    {"list gpus --presets presets", 1, "presets/gpus/folder.toml: is a folder"},
+    {"replay good.h5 --method dense --config folder.h5", 1, "folder.h5: is a folder"},
+    {"replay good.h5 --method dense --config no_layers.json", 1, "num_hidden_layers: found 0"},
     {"replay good.h5 --method dense --config missing.json", 1, "missing.json"},
     {"replay good.h5 --method dense --config not_json.json", 1, "not_json.json"},
     {"replay good.h5 --method dense --config no_heads.json", 1, "num_attention_heads"},
@@ -189,6 +216,82 @@ TEST_CASE("bad input: an output that cannot be written to is reported") {
   const testing::ProgramResult result = run_program(folder, "list gpus > /dev/full");
   CHECK(result.status == 1);
   CHECK(result.err.find("standard output") != std::string::npos);
+  const testing::ProgramResult late =
+      run_program(folder, "replay good.h5 --method dense > /dev/full");
+  CHECK(late.status == 1);
+  CHECK(late.err == "kvsim replay: standard output: cannot write\n");
+}
+
+TEST_CASE("bad input: a file's name may be any bytes") {
+  const TemporaryFolder folder;
+  testing::write_broken_files(folder);
+  std::filesystem::rename(folder.file("good.h5"), folder.file("caf\xe9.h5"));
+  const testing::ProgramResult result =
+      run_program(folder, "replay caf*.h5 --method dense --json -o run.h5");
+  CHECK(result.status == 0);
+  CHECK(result.json().at("trace").at("path") == "caf\xef\xbf\xbd.h5");
+}
+
+TEST_CASE("bad input: a method that only tests know is not offered") {
+  const TemporaryFolder folder;
+  testing::write_broken_files(folder);
+  for (const char* arguments : {"replay good.h5 --method nonsense", "replay good.h5"}) {
+    const testing::ProgramResult result = run_program(folder, arguments);
+    CHECK(result.err.find("topk") != std::string::npos);
+    CHECK(result.err.find("skeleton") == std::string::npos);
+  }
+}
+
+/// Writes a run file that holds nothing but the document.
+void write_run(const std::string& path, const nlohmann::ordered_json& document) {
+  hdf5::File file = hdf5::File::create(path, path);
+  file.write_attribute("/", "format", std::string("kvsim-run"));
+  file.write_attribute("/", "version", std::int64_t{1});
+  const std::vector<std::string> text{document.dump()};
+  file.write_strings("/document", text);
+  file.close();
+}
+
+TEST_CASE("bad input: statistics that cannot be are refused by name") {
+  const TemporaryFolder folder;
+  testing::write_broken_files(folder);
+  REQUIRE(run_program(folder, "replay good.h5 --method dense topk -o run.h5").status == 0);
+  const std::string text =
+      hdf5::File::open(folder.file("run.h5")).open_dataset("/document").read_strings().at(0);
+  struct Damage {
+    const char* place;  // of the value to replace; "": all of it
+    const char* value;  // as JSON
+    const char* message;
+  };
+  const std::string layer = "/methods/1/by_layer/0";
+  for (const Damage& damage : std::vector<Damage>{
+           {"/statistics/k_rows", "null", "methods[1].by_layer[0].statistics.k_rows is null"},
+           {"/statistics/k_rows", "-1", "by_layer[0].statistics.k_rows: found -1, expected 0 to"},
+           {"/statistics/v_rows", "1e300", "by_layer[0].statistics.v_rows: found 1e+300"},
+           {"/statistics/v_rows", "5000", "by_layer[0].statistics.v_rows: found 5000, expected"},
+           {"/statistics/draws", "\"many\"", "statistics.draws is of type string"},
+           {"/statistics", "[1, 2]", "by_layer[0].statistics is of type array, expected an object"},
+           {"/statistics", "{}", "by_layer[0].statistics.k_rows is missing"},
+           {"/q_heads", "0", "by_layer[0].q_heads: found 0, expected 1 to 65535"},
+           {"/kv_heads", "3", "by_layer[0].kv_heads: found 3, expected a divisor of q_heads = 4"},
+           {"/context_mean", "0", "by_layer[0].context_mean: found 0"},
+           {"/head_dim", "32.5", "by_layer[0].head_dim: found 32.5, expected a whole number"},
+           {"", "7", "methods[1].by_layer[0] is of type number, expected an object"}}) {
+    auto document = nlohmann::ordered_json::parse(text);
+    document.at(nlohmann::ordered_json::json_pointer(layer + damage.place)) =
+        nlohmann::ordered_json::parse(damage.value);
+    write_run(folder.file("bad.h5"), document);
+    for (const char* verb :
+         {"energy --accelerator mac_int8", "predict --llm smollm2-135m --context 99"}) {
+      const testing::ProgramResult result =
+          run_program(folder, std::string(verb) + " --method topk --stats bad.h5");
+      INFO(damage.message << "\n" << result.err);
+      CHECK(result.status == 1);
+      CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+      CHECK(result.err.find(std::string("bad.h5: /document: ")) != std::string::npos);
+      CHECK(result.err.find(damage.message) != std::string::npos);
+    }
+  }
 }
 
 }  // namespace

@@ -323,5 +323,36 @@ TEST_CASE("program: a synthetic trace is made, checked, described and replayed")
   CHECK(replay.out.find("s.h5 is synthetic") != std::string::npos);
 }
 
+TEST_CASE("program: every document tells the commit, and a reason for every null") {
+  const TemporaryFolder folder;
+  // A prompt shorter than the usual window of recent tokens, one head, one step: little to measure.
+  const std::vector<std::string> commands{
+      "trace synth -o s.h5 --prompt-tokens 100 --decode-steps 1 --q-heads 2 --kv-heads 2 "
+      "--sink-mass 0",
+      "trace info s.h5", "trace info s.h5 --quick", "trace check s.h5", "list gpus"};
+  for (const std::string& command : commands) {
+    INFO(command);
+    const auto document = document_of(folder, command);
+    CHECK(document.at("commit").is_string());
+    const auto flat = document.flatten();
+    for (const auto& [place, value] : flat.items()) {
+      INFO(place);
+      // Flat, empty lists look like nulls.
+      const bool is_null = document.at(nlohmann::json::json_pointer(place)).is_null();
+      if (is_null) CHECK(flat.contains(place + "_reason"));
+    }
+  }
+}
+
+TEST_CASE("program: traces behind the list of methods are traces") {
+  const TemporaryFolder folder;
+  SmallTrace{}.write(folder.file("a.h5"));
+  SmallTrace{}.write(folder.file("b.h5"));
+  const auto before = document_of(folder, "replay a.h5 b.h5 --method dense topk --seed 1");
+  CHECK(document_of(folder, "replay a.h5 --method dense topk b.h5 --seed 1") == before);
+  CHECK(document_of(folder, "replay --method dense topk a.h5 b.h5 --seed 1") == before);
+  CHECK(document_of(folder, "replay --seed 1 --method=dense a.h5 --method topk b.h5") == before);
+}
+
 }  // namespace
 }  // namespace kvsim

@@ -315,8 +315,10 @@ TEST_CASE("replay: layers of unlike traces are not pooled") {
   const TemporaryFolder folder;
   SmallTrace{}.write(folder.file("a.h5"));
   SmallTrace{.q_heads = 8}.write(folder.file("b.h5"));
-  CHECK_THROWS_WITH(replay(options_for({folder.file("a.h5"), folder.file("b.h5")}, {"dense"})),
-                    testing::ContainsSubstring("replay traces of different models one by one"));
+  CHECK_THROWS_WITH(
+      replay(options_for({folder.file("a.h5"), folder.file("b.h5")}, {"dense"})),
+      testing::ContainsSubstring("b.h5: layer 1: q_heads is 8, but 4 in " + folder.file("a.h5") +
+                                 ": replay traces of different models one by one"));
 }
 
 }  // namespace

@@ -82,11 +82,40 @@ TEST_CASE("implausible data gives warnings") {
   CHECK(any_contains(check.warnings, "check 'scale' (1000, 1/sqrt(head_dim) is 0.353553)"));
 }
 
+TEST_CASE("rows that repeat in a synthetic trace are no padding") {
+  const TemporaryFolder folder;
+  RawTrace raw;
+  raw.datasets["/layers/0/v"].values.assign(8, 1.0f);  // all other rows are zero
+  raw.attributes["/"]["synthetic"] = std::int64_t{1};
+  raw.write(folder.file("t.h5"));
+  CHECK_FALSE(any_contains(check_trace(folder.file("t.h5")).warnings, "padding"));
+}
+
+TEST_CASE("the largest values, scales and sinks that are let in give finite statistics") {
+  const TemporaryFolder folder;
+  RawTrace raw;
+  for (const char* name : {"/layers/0/k", "/layers/0/v", "/layers/0/q"}) {
+    RawTrace::Data& data = raw.datasets[name];
+    data.values.assign(static_cast<std::size_t>(hdf5::elements_of(data.extent)), 1e12f);
+  }
+  raw.attributes["/layers/0"]["scale"] = 1e6;
+  raw.datasets["/layers/7/sink_logits"] = {hdf5::NumberType::kFloat32, {4}, {1e12f, -1e12f, 0, 9}};
+  raw.write(folder.file("t.h5"));
+  CHECK(check_trace(folder.file("t.h5")).good());
+  const TraceReport report = describe_trace(folder.file("t.h5"));
+  for (const LayerReport& layer : report.layers) {
+    CHECK(std::isfinite(layer.statistics.largest_logit));
+    CHECK(std::isfinite(layer.statistics.sink_share));
+    CHECK(std::isfinite(layer.statistics.mean.entropy_nats));
+  }
+  CHECK(report.layers.at(1).statistics.sink_share > 0.25);  // one head's sink takes all
+}
+
 TEST_CASE("outputs and sums that do not follow from Q, K and V give warnings") {
   const TemporaryFolder folder;
   RawTrace raw;
   raw.datasets["/layers/0/o"] = {hdf5::NumberType::kFloat32, {2, 4, 8}, {}};
-  raw.datasets["/layers/0/attention_sum"] = {hdf5::NumberType::kFloat32, {4, 20}, {}};
+  raw.datasets["/layers/0/attention_sum"] = {hdf5::NumberType::kFloat32, {4, 20}, {0.5f}};
   raw.write(folder.file("t.h5"));
   const TraceCheck check = check_trace(folder.file("t.h5"));
   CHECK(check.good());

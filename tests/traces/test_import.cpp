@@ -432,7 +432,7 @@ TEST_CASE("FlashInfer-Trace inputs without data, with strides or of wrong shape 
   CHECK_THAT(refused([](FlashInferSet& s) { s.line["workload"]["inputs"].erase("sm_scale"); }),
              ContainsSubstring("input 'sm_scale' is missing"));
   CHECK_THAT(refused([](FlashInferSet& s) { s.input("sm_scale")["value"] = -1; }),
-             ContainsSubstring("sm_scale is -1, expected a number > 0"));
+             ContainsSubstring("sm_scale is -1, expected 1e-06 to 1000000"));
   CHECK_THAT(
       refused([](FlashInferSet& s) { s.input("q")["path"] = "none.safetensors"; }),
       ContainsSubstring("'none.safetensors' is not found in the folder of the file or above"));

@@ -159,7 +159,7 @@ TEST_CASE("float64 sums are converted, whole numbers are taken for floats") {
   const TemporaryFolder folder;
   RawTrace raw;
   raw.attributes["/layers/0"]["scale"] = std::int64_t{1};
-  raw.datasets["/layers/0/attention_sum"] = {hdf5::NumberType::kFloat64, {4, 20}, {}};
+  raw.datasets["/layers/0/attention_sum"] = {hdf5::NumberType::kFloat64, {4, 20}, {0.5f}};
   raw.datasets["/layers/0/sink_logits"] = {hdf5::NumberType::kFloat64, {4}, {}};
   raw.write(folder.file("t.h5"));
   const TraceLayer layer = TraceReader(folder.file("t.h5")).read_layer(0);

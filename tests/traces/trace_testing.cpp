@@ -107,6 +107,9 @@ TraceLayer small_layer(const SmallShape& shape, int number) {
   layer.probe = random_tensor(shape.type, 5, shape.q_heads, shape.head_dim, seed + 5);
   layer.attention_sum =
       random_tensor(ElementType::kFloat32, 1, shape.q_heads, shape.prompt_tokens, seed + 6);
+  for (std::size_t i = 3; i < layer.attention_sum->data.size(); i += 4) {
+    layer.attention_sum->data[i] &= std::byte{0x7f};  // the sign: sums are never negative
+  }
   layer.sink_logits.resize(static_cast<std::size_t>(shape.q_heads));
   std::iota(layer.sink_logits.begin(), layer.sink_logits.end(), -2.5f);
   return layer;

@@ -27,6 +27,7 @@ class JsonNode {
   bool has(const std::string& key) const;
   std::vector<JsonNode> items() const;
 
+  const Json& json() const { return *json_; }
   double number() const;
   bool boolean() const;
   std::string text() const;

@@ -1,4 +1,4 @@
-#include "plots/json_node.h"
+#include "sim/json_node.h"
 
 #include <utility>
 
