@@ -1,0 +1,200 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <bit>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "kernels/device/units.cuh"
+#include "kernels/measure/kv_copies.h"
+
+namespace kvsim {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWords = 4;  // of one Philox block, one per value
+
+/// Which tensor a stream of random words fills: the streams' `step`.
+enum class Filled : std::uint32_t { kK = 1, kV, kQ, kPages };
+
+RandomStream stream_of(std::uint64_t seed, Filled what, int copy) {
+  return {.seed = seed,
+          .purpose = Purpose::kSynthetic,
+          .layer = static_cast<std::uint32_t>(copy),
+          .step = static_cast<std::uint32_t>(what)};
+}
+
+template <typename T>
+__device__ T rounded(float value);
+template <>
+__device__ __nv_bfloat16 rounded<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+template <>
+__device__ __half rounded<__half>(float value) {
+  return __float2half_rn(value);
+}
+
+/// Four values of a normal distribution (Box-Muller) from one block of a stream.
+template <typename T>
+__device__ void store_normals(const RandomStream& random, std::uint32_t index, float sd, T* out) {
+  const RandomWords words = random.block(index);
+  for (int i = 0; i < kWords; i += 2) {
+    const float uniform = (static_cast<float>(words.word[i] >> 8) + 0.5f) * 0x1p-24f;
+    const float radius = sd * sqrtf(-2 * logf(uniform));
+    const float turn = static_cast<float>(words.word[i + 1] >> 8) * 0x1p-23f;
+    out[i] = rounded<T>(radius * cospif(turn));
+    out[i + 1] = rounded<T>(radius * sinpif(turn));
+  }
+}
+
+/// Grid: (any, KV head, sequence).
+template <typename T>
+__global__ void fill_rows(const __grid_constant__ DeviceStep step, KvTensor tensor,
+                          RandomStream random) {
+  const int sequence = static_cast<int>(blockIdx.z);
+  const int head = static_cast<int>(blockIdx.y);
+  random.sequence = blockIdx.z;
+  random.head = blockIdx.y;
+  const int chunks = step.head_dim / kWords;
+  const std::int64_t total =
+      std::int64_t{step.contexts[static_cast<std::size_t>(sequence)]} * chunks;
+  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < total;
+       i += stride) {
+    const T* row = device::row_pointer<T>(tensor, sequence, head, static_cast<int>(i / chunks));
+    store_normals(random, static_cast<std::uint32_t>(i), 1.0f,
+                  const_cast<T*>(row) + i % chunks * kWords);
+  }
+}
+
+template <typename T>
+__global__ void fill_queries(T* queries, std::int64_t chunks, float sd, RandomStream random) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= chunks) return;
+  store_normals(random, static_cast<std::uint32_t>(i), sd, queries + i * kWords);
+}
+
+template <typename T>
+void fill(const DeviceStep& step, std::uint64_t seed, int copy, float query_sd,
+          cudaStream_t stream) {
+  const dim3 grid(256, static_cast<unsigned>(step.kv_heads), static_cast<unsigned>(step.batch));
+  fill_rows<T><<<grid, kThreads, 0, stream>>>(step, step.k, stream_of(seed, Filled::kK, copy));
+  fill_rows<T><<<grid, kThreads, 0, stream>>>(step, step.v, stream_of(seed, Filled::kV, copy));
+  const std::int64_t chunks = std::int64_t{step.batch} * step.q_heads * step.head_dim / kWords;
+  const auto blocks = static_cast<unsigned>((chunks + kThreads - 1) / kThreads);
+  fill_queries<T><<<blocks, kThreads, 0, stream>>>(static_cast<T*>(const_cast<void*>(step.q)),
+                                                   chunks, query_sd,
+                                                   stream_of(seed, Filled::kQ, copy));
+  check_cuda(cudaGetLastError(), "filling K and V");
+}
+
+std::int64_t rounded_up(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+KvCopies::KvCopies(const MeasureCase& shape, std::uint64_t seed, int copies, cudaStream_t stream)
+    : shape_(shape), copies_(copies) {
+  const auto batch = static_cast<std::int64_t>(shape.contexts.size());
+  std::int64_t tokens = shape.max_context();
+  if (shape.layout == MeasureLayout::kPaged) {
+    tokens = rounded_up(tokens, shape.page_tokens);
+    pages_per_sequence_ = tokens / shape.page_tokens;
+  }
+  copy_elements_ = batch * shape.kv_heads * tokens * shape.head_dim;
+  query_elements_ = batch * shape.q_heads * shape.head_dim;
+  const auto elements = static_cast<std::size_t>(copy_elements_ * copies);
+  const auto query_elements = static_cast<std::size_t>(query_elements_ * copies);
+  k_ = DeviceBuffer<std::uint16_t>(elements);
+  v_ = DeviceBuffer<std::uint16_t>(elements);
+  q_ = DeviceBuffer<std::uint16_t>(query_elements);
+  output_ = DeviceBuffer<std::uint16_t>(query_elements);
+  for (auto* buffer : {&k_, &v_, &output_}) buffer->fill_bytes(0xFF);
+  if (pages_per_sequence_ > 0) shuffle_pages(seed);
+  for (int i = 0; i < copies; ++i) steps_.push_back(make_step(seed, i));
+  check_cuda(cudaDeviceSynchronize(), "poisoning K and V");  // was on another stream
+  for (int i = 0; i < copies; ++i) {
+    const auto sd = static_cast<float>(shape.query_sd);
+    if (shape.type == ElementType::kBfloat16) {
+      fill<__nv_bfloat16>(step(i), seed, i, sd, stream);
+    } else {
+      fill<__half>(step(i), seed, i, sd, stream);
+    }
+  }
+  check_cuda(cudaStreamSynchronize(stream), "filling K and V");
+}
+
+/// Every copy's pages lie in its own part of the memory, in an order of their own.
+void KvCopies::shuffle_pages(std::uint64_t seed) {
+  const auto batch = static_cast<std::int64_t>(shape_.contexts.size());
+  const auto pages = static_cast<std::size_t>(batch * pages_per_sequence_);
+  std::vector<std::int32_t> table(pages * static_cast<std::size_t>(copies_));
+  for (int copy = 0; copy < copies_; ++copy) {
+    const auto own = std::span(table).subspan(pages * static_cast<std::size_t>(copy), pages);
+    std::iota(own.begin(), own.end(), 0);
+    const RandomStream random = stream_of(seed, Filled::kPages, copy);
+    for (std::size_t left = pages; left > 1; --left) {
+      const std::uint64_t word = random.word(static_cast<std::uint32_t>(left));
+      std::swap(own[left - 1], own[static_cast<std::size_t>((word * left) >> 32)]);
+    }
+  }
+  pages_ = DeviceBuffer<std::int32_t>(table.size());
+  pages_.upload(table);
+}
+
+KvTensor KvCopies::tensor(const std::uint16_t* data) const {
+  const std::int64_t dim = shape_.head_dim;
+  const std::int64_t heads = shape_.kv_heads;
+  const std::int64_t tokens = shape_.max_context();
+  switch (shape_.layout) {
+    case MeasureLayout::kHnd:
+      return {data, heads * tokens * dim, tokens * dim, dim};
+    case MeasureLayout::kNhd:
+      return {data, heads * tokens * dim, dim, heads * dim};
+    case MeasureLayout::kPaged:
+      break;
+  }
+  const std::int64_t page = shape_.page_tokens;
+  KvTensor paged{data, heads * page * dim, page * dim, dim};
+  paged.pages_per_sequence = static_cast<std::int32_t>(pages_per_sequence_);
+  paged.page_shift = std::countr_zero(static_cast<std::uint32_t>(shape_.page_tokens));
+  return paged;
+}
+
+DeviceStep KvCopies::make_step(std::uint64_t seed, int index) const {
+  DeviceStep step;
+  step.type = step.output_type = shape_.type;
+  step.batch = static_cast<int>(shape_.contexts.size());
+  step.q_heads = shape_.q_heads;
+  step.kv_heads = shape_.kv_heads;
+  step.head_dim = shape_.head_dim;
+  std::copy(shape_.contexts.begin(), shape_.contexts.end(), step.contexts.begin());
+  step.q = q_.data() + query_elements_ * index;
+  step.k = tensor(k_.data() + copy_elements_ * index);
+  step.v = tensor(v_.data() + copy_elements_ * index);
+  if (pages_per_sequence_ > 0) {
+    step.k.pages = step.v.pages = pages_.data() + pages_per_sequence_ * step.batch * index;
+  }
+  step.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape_.head_dim)));
+  step.prompt_tokens = shape_.max_context();
+  step.random = {.seed = seed, .step = static_cast<std::uint32_t>(index)};
+  step.output = output_.data() + query_elements_ * index;
+  return step;
+}
+
+void KvCopies::poison_output(int index) {
+  check_cuda(cudaMemset(step(index).output, 0xFF, static_cast<std::size_t>(output_bytes())),
+             "poisoning an output");
+}
+
+std::vector<std::byte> KvCopies::output(int index) const {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(output_bytes()));
+  check_cuda(cudaMemcpy(bytes.data(), step(index).output, bytes.size(), cudaMemcpyDeviceToHost),
+             "reading an output");
+  return bytes;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/device/buffer.h"
+#include "kernels/device/step.h"
+#include "kernels/measure/gpu.h"
+
+namespace kvsim {
+
+/// Copies of one case's K, V, queries and output in device memory, all with random data of their
+/// own that depend on the seed alone (not on the layout nor on a launch). What lies between and
+/// behind the rows is 0xFF: NaN. Outputs begin as 0xFF too.
+class KvCopies {
+ public:
+  /// Throws RuntimeError if the memory does not suffice.
+  KvCopies(const MeasureCase& shape, std::uint64_t seed, int copies, cudaStream_t stream);
+
+  int copies() const { return copies_; }
+  /// The step that reads copy `index`.
+  const DeviceStep& step(int index) const { return steps_[static_cast<std::size_t>(index)]; }
+  std::int64_t bytes_per_tensor() const { return copy_elements_ * 2; }
+  std::int64_t output_bytes() const { return query_elements_ * 2; }
+  void poison_output(int index);
+  std::vector<std::byte> output(int index) const;
+
+ private:
+  KvTensor tensor(const std::uint16_t* data) const;
+  void shuffle_pages(std::uint64_t seed);
+  DeviceStep make_step(std::uint64_t seed, int index) const;
+
+  MeasureCase shape_;
+  int copies_ = 0;
+  std::int64_t pages_per_sequence_ = 0;
+  std::int64_t copy_elements_ = 0;
+  std::int64_t query_elements_ = 0;
+  DeviceBuffer<std::uint16_t> k_;
+  DeviceBuffer<std::uint16_t> v_;
+  DeviceBuffer<std::uint16_t> q_;
+  DeviceBuffer<std::uint16_t> output_;
+  DeviceBuffer<std::int32_t> pages_;  // [copies, batch, pages_per_sequence]
+  std::vector<DeviceStep> steps_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/device/step.h"
+
+namespace kvsim {
+
+/// Attention of a step in float64 on the GPU, from the stored K, V and queries: softmax over all
+/// rows, or, with `weights` [batch, q_heads, dump_stride] (host memory), their weighted sum.
+/// Returns [batch, q_heads, head_dim].
+std::vector<double> float64_output(const DeviceStep& step, std::span<const double> weights,
+                                   cudaStream_t stream);
+
+/// ‖output − reference‖ / ‖reference‖ of stored elements; empty if an output is not finite.
+std::optional<double> relative_l2(std::span<const std::byte> output, ElementType type,
+                                  std::span<const double> reference);
+
+}  // namespace kvsim

@@ -1,0 +1,132 @@
+#include <cmath>
+#include <numeric>
+
+#include "kernels/measure/oracle.h"
+#include "kernels/measure/selection.h"
+#include "kernels/measure/subject.h"
+
+namespace kvsim {
+namespace {
+
+/// Dumps above this many rows times heads are not taken: they are for the CPU to go through.
+constexpr std::int64_t kMostDumped = std::int64_t{1} << 27;
+
+Shape shape_of(const MeasureCase& shape, std::span<const std::int64_t> contexts) {
+  Shape result;
+  result.contexts = contexts;
+  result.q_heads = shape.q_heads;
+  result.kv_heads = shape.kv_heads;
+  result.head_dim = result.v_head_dim = shape.head_dim;
+  result.prompt_tokens = shape.max_context();
+  return result;
+}
+
+/// The counts of a sampler as weights of its output: count / Σ counts of the head.
+std::vector<double> weights_from(std::span<const std::uint32_t> counts, std::int64_t stride) {
+  std::vector<double> weights(counts.begin(), counts.end());
+  for (std::size_t begin = 0; begin < weights.size(); begin += static_cast<std::size_t>(stride)) {
+    const auto head = std::span(weights).subspan(begin, static_cast<std::size_t>(stride));
+    const double sum = std::accumulate(head.begin(), head.end(), 0.0);
+    for (double& weight : head) weight = sum > 0 ? weight / sum : 0;
+  }
+  return weights;
+}
+
+}  // namespace
+
+Subject::Subject(const std::string& spec, const DeviceStep& step, const DeviceLimits& limits)
+    : spec_(spec), method_(make_method(spec)), limits_(limits) {
+  kernel_ = kernel_registry().at(method_.name).make(method_.parameters);
+  const std::string refusal = kernel_->refusal(step, limits);
+  if (!refusal.empty()) fail<UsageError>("{}: {}", spec, refusal);
+  workspace_ =
+      DeviceBuffer<std::byte>(std::max<std::size_t>(kernel_->workspace_bytes(step, limits), 1));
+  workspace_.fill_bytes(0);
+}
+
+void Subject::enqueue(const DeviceStep& step, cudaStream_t stream) const {
+  kernel_->launch(step, limits_, workspace_.data(), stream);
+}
+
+Subject::Dumps Subject::run_with_dumps(KvCopies& copies, const MeasureCase& shape,
+                                       const Stream& stream) {
+  Dumps dumps;
+  DeviceStep step = copies.step(0);
+  const auto size =
+      static_cast<std::int64_t>(shape.contexts.size()) * shape.q_heads * shape.max_context();
+  if (size > kMostDumped) {
+    enqueue(step, stream.get());
+    stream.synchronize();
+    return dumps;
+  }
+  DeviceBuffer<float> scores(static_cast<std::size_t>(size));
+  DeviceBuffer<std::uint32_t> counts(static_cast<std::size_t>(size));
+  scores.fill_bytes(0xFF);
+  counts.fill_bytes(0);
+  check_cuda(cudaDeviceSynchronize(), "poisoning dumps");
+  step.scores = scores.data();
+  step.counts = counts.data();
+  step.dump_stride = shape.max_context();
+  enqueue(step, stream.get());
+  stream.synchronize();
+  dumps.scores.resize(scores.size());
+  dumps.counts.resize(counts.size());
+  scores.download(dumps.scores);
+  counts.download(dumps.counts);
+  if (std::isnan(dumps.scores.front())) dumps.scores.clear();
+  dumps.draws = std::accumulate(dumps.counts.begin(), dumps.counts.end(), std::int64_t{0});
+  return dumps;
+}
+
+std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCase& shape,
+                                        const Dumps& dumps, MethodTimes& times) const {
+  const std::vector<std::int64_t> contexts(shape.contexts.begin(), shape.contexts.end());
+  const Method::Bounds bounds = method_.method->bounds(shape_of(shape, contexts));
+  times.statistics = bounds.high;
+  times.statistics_measured = bounds.low == bounds.high;
+  const bool selects = !times.statistics_measured;
+  DeviceStep dumped = step;
+  dumped.dump_stride = shape.max_context();
+  std::vector<double> weights;
+  if (selects && !dumps.scores.empty()) {
+    DumpedSelection selection =
+        select_from_dump(*method_.method, dumped, dumps.scores, dumps.counts);
+    times.statistics = selection.statistics;
+    times.statistics_measured = true;
+    if (dumps.draws > 0) times.selection_differences = selection.differences;
+    weights = std::move(selection.weights);
+  }
+  // What the kernel says it drew is what its output must be of, right or wrong.
+  if (dumps.draws > 0) weights = weights_from(dumps.counts, dumped.dump_stride);
+  if (selects && weights.empty()) {
+    fail<RuntimeError>("{}: its kernel dumps neither scores nor counts, or there are over {} of them",
+                       spec_, kMostDumped);
+  }
+  return weights;
+}
+
+void Subject::check(KvCopies& copies, const MeasureCase& shape, const Stream& stream,
+                    MethodTimes& times) {
+  copies.poison_output(0);
+  const Dumps dumps = run_with_dumps(copies, shape, stream);
+  first_output_ = copies.output(0);
+  DeviceStep step = copies.step(0);
+  step.dump_stride = shape.max_context();
+  const std::vector<double> weights = weights_of(step, shape, dumps, times);
+  times.relative_l2 =
+      relative_l2(first_output_, step.type, float64_output(step, weights, stream.get()));
+  const Statistics& rows = times.statistics;
+  times.floor_bytes = (rows.k_rows + rows.v_rows) * shape.row_bytes() + rows.state_bytes_read;
+  times.repeatable = true;
+  check_again(copies, stream, times);
+}
+
+void Subject::check_again(KvCopies& copies, const Stream& stream, MethodTimes& times) const {
+  copies.poison_output(0);
+  check_cuda(cudaDeviceSynchronize(), "poisoning an output");
+  enqueue(copies.step(0), stream.get());
+  stream.synchronize();
+  times.repeatable = times.repeatable && copies.output(0) == first_output_;
+}
+
+}  // namespace kvsim

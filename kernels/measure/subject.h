@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device/buffer.h"
+#include "kernels/device/kernel.h"
+#include "kernels/measure/gpu.h"
+#include "kernels/measure/kv_copies.h"
+#include "kernels/method.h"
+
+namespace kvsim {
+
+/// One method under measurement: its kernel, workspace, and what is checked of its results.
+class Subject {
+ public:
+  /// Throws UsageError if the method has no kernel or its kernel refuses the step.
+  Subject(const std::string& spec, const DeviceStep& step, const DeviceLimits& limits);
+
+  const std::string& spec() const { return spec_; }
+  void enqueue(const DeviceStep& step, cudaStream_t stream) const;
+
+  /// Runs copy 0 twice into poisoned outputs, once with dumps, and fills statistics, floor and
+  /// errors of `times`.
+  void check(KvCopies& copies, const MeasureCase& shape, const Stream& stream, MethodTimes& times);
+  /// Once more, after the timing: the bytes must be the same.
+  void check_again(KvCopies& copies, const Stream& stream, MethodTimes& times) const;
+
+ private:
+  struct Dumps {
+    std::vector<float> scores;  // empty: the kernel dumps none
+    std::vector<std::uint32_t> counts;
+    std::int64_t draws = 0;
+  };
+  Dumps run_with_dumps(KvCopies& copies, const MeasureCase& shape, const Stream& stream);
+  /// The weights of the output, empty for softmax over all rows; fills statistics and differences.
+  std::vector<double> weights_of(const DeviceStep& step, const MeasureCase& shape,
+                                 const Dumps& dumps, MethodTimes& times) const;
+
+  std::string spec_;
+  NamedMethod method_;
+  std::unique_ptr<Kernel> kernel_;
+  DeviceLimits limits_;
+  DeviceBuffer<std::byte> workspace_;
+  std::vector<std::byte> first_output_;
+};
+
+}  // namespace kvsim
