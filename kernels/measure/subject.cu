@@ -99,8 +99,9 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
   // What the kernel says it drew is what its output must be of, right or wrong.
   if (dumps.draws > 0) weights = weights_from(dumps.counts, dumped.dump_stride);
   if (selects && weights.empty()) {
-    fail<RuntimeError>("{}: its kernel dumps neither scores nor counts, or there are over {} of them",
-                       spec_, kMostDumped);
+    fail<RuntimeError>(
+        "{}: its kernel dumps neither scores nor counts, or there are over {} of them", spec_,
+        kMostDumped);
   }
   return weights;
 }

@@ -1,0 +1,80 @@
+// What the timing harness makes of a kernel's dumped scores and counts, without a GPU: dumps come
+// from the CPU's own rule.
+
+#include <numeric>
+#include <vector>
+
+#include "kernels/measure/selection.h"
+#include "tests/catch.h"
+
+namespace kvsim {
+namespace {
+
+using testing::Approx;
+
+DeviceStep small_step() {
+  DeviceStep step;
+  step.batch = 2;
+  step.q_heads = 4;
+  step.kv_heads = 2;
+  step.head_dim = 64;
+  step.contexts = {700, 129};
+  step.prompt_tokens = 700;
+  step.random = {.seed = 5, .step = 2};
+  step.dump_stride = 700;
+  return step;
+}
+
+std::vector<float> some_scores(const DeviceStep& step) {
+  std::vector<float> scores(static_cast<std::size_t>(step.batch * step.q_heads * step.dump_stride));
+  const RandomStream random{.seed = 1, .purpose = Purpose::kSynthetic};
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = static_cast<float>(random.word(static_cast<std::uint32_t>(i)) >> 20) * 0x1p-9f;
+  }
+  return scores;
+}
+
+/// Counts as a right kernel would dump them: weights times draws.
+std::vector<std::uint32_t> right_counts(const DumpedSelection& selection, double samples) {
+  std::vector<std::uint32_t> counts;
+  for (const double weight : selection.weights) {
+    counts.push_back(static_cast<std::uint32_t>(weight * samples + 0.5));
+  }
+  return counts;
+}
+
+TEST_CASE("dumped selection: counts of the rule differ in nothing, others are found") {
+  const DeviceStep step = small_step();
+  const std::vector<float> scores = some_scores(step);
+  const NamedMethod method = make_method("santa-sys:samples=32");
+  const std::vector<std::uint32_t> none(scores.size(), 0);
+  const DumpedSelection selection = select_from_dump(*method.method, step, scores, none);
+  CHECK(selection.differences == 0);
+  CHECK(std::accumulate(selection.weights.begin(), selection.weights.end(), 0.0) == Approx(8));
+  CHECK(selection.statistics.k_rows == 2 * (700 + 129));
+  CHECK(selection.statistics.draws == 32 * 8);
+
+  std::vector<std::uint32_t> counts = right_counts(selection, 32);
+  CHECK(select_from_dump(*method.method, step, scores, counts).differences == 0);
+  counts[3] += 1;
+  counts[static_cast<std::size_t>(5 * step.dump_stride)] += 2;
+  CHECK(select_from_dump(*method.method, step, scores, counts).differences == 2);
+}
+
+TEST_CASE("dumped selection: sequences and heads draw from streams of their own") {
+  const DeviceStep step = small_step();
+  const std::vector<float> scores(some_scores(step).size(), 0.0f);
+  const NamedMethod method = make_method("santa-iid:samples=16");
+  const std::vector<std::uint32_t> none(scores.size(), 0);
+  const DumpedSelection selection = select_from_dump(*method.method, step, scores, none);
+  const auto head = [&](int index) {
+    const auto begin = selection.weights.begin() + index * step.dump_stride;
+    return std::vector<double>(begin, begin + 129);
+  };
+  CHECK(head(0) != head(1));
+  CHECK(head(0) != head(2));
+  CHECK(head(4) != head(5));
+}
+
+}  // namespace
+}  // namespace kvsim
