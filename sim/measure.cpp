@@ -16,6 +16,8 @@
 namespace kvsim {
 namespace {
 
+constexpr double kMostRelativeL2 = 0.01;  // 16-bit weights and outputs stay below 0.003
+
 /// What all processes measured of one case and one method of it.
 struct Row {
   const MeasureOptions& options;
@@ -97,22 +99,28 @@ CacheLayout cache_layout(const MeasureCase& shape) {
   return {LayoutKind::kPaged, shape.page_tokens};
 }
 
-/// The model's time for what was measured; without counted rows the bounds widen it.
-Estimate predicted_us(const Row& row, const Method& method) {
+/// The model's time and DRAM bytes for what was measured; without counted rows the bounds widen it.
+void put_prediction(const Row& row, const Method& method, Json& json) {
   const std::vector<std::int64_t> contexts(row.shape.contexts.begin(), row.shape.contexts.end());
   const Target target =
       gpu_target(row.options.machine, {}, cache_layout(row.shape), CacheState::kCold);
   const HeadShape heads{row.shape.q_heads, row.shape.kv_heads, row.shape.head_dim,
                         row.shape.head_dim, false};
   const Shape shape = shape_on(target, heads, contexts, row.shape.max_context());
-  const auto us = [&](const Statistics& statistics) {
+  const auto cost = [&](const Statistics& statistics) {
     const Work work = step_work(method.implementation(), shape, false, statistics, target);
-    return step_cost(work, shape, target, nullptr).time.total_us;
+    return step_cost(work, shape, target, nullptr);
   };
-  if (row.first().statistics_measured) return us(mean_statistics(row));
-  const Method::Bounds bounds = method.bounds(shape);
-  const Estimate high = us(bounds.high);
-  return {high.value, std::min(us(bounds.low).low, high.low), high.high, high.source};
+  const StepCost expected = cost(mean_statistics(row));
+  Estimate us = expected.time.total_us;
+  if (!row.first().statistics_measured) {
+    us.low = std::min(us.low, cost(method.bounds(shape).low).time.total_us.low);
+  }
+  json["predicted_us"] = json_of(us);
+  json["predicted_dram_read_bytes"] = finite(expected.traffic.dram_read_bytes);
+  json["predicted_dram_write_bytes"] = finite(expected.traffic.dram_write_bytes);
+  json["statistics"] = json_of(mean_statistics(row));
+  json["statistics_measured"] = row.first().statistics_measured;
 }
 
 void put_checks(const Row& row, Json& json) {
@@ -134,6 +142,12 @@ void put_checks(const Row& row, Json& json) {
   json["repeatable"] = repeatable;
   json["selection_differences"] = compared ? Json(differences) : Json();
   if (!compared) json["selection_differences_reason"] = "the kernel dumps no counts";
+  std::string wrong;
+  if (differences > 0) wrong = "selection_differs";
+  if (!repeatable) wrong = "not_repeatable";
+  if (error > kMostRelativeL2) wrong = "wrong_output";
+  if (!finite_output) wrong = "not_finite";
+  json["wrong"] = wrong;
 }
 
 void put_conditions(const Row& row, Json& json) {
@@ -175,9 +189,7 @@ void put_times(const Row& row, Json& json) {
           row, [&](const MeasureResult& r) -> const auto& { return row.times(r).spaced_us; }));
   json["spacer_us"] =
       finite(median(over_processes(row, [](const MeasureResult& r) { return r.spacer_us; })));
-  const double floor =
-      median(over_processes(row, [&](const MeasureResult& r) { return row.times(r).floor_bytes; }));
-  json["floor_bytes"] = finite(floor);
+  const double floor = json["floor_bytes"].get<double>();
   json["bandwidth_gb_per_s"] = finite(floor * 1e-3 / latency.value);
   json["peak_share"] =
       finite(floor * 1e-3 / latency.value / row.options.machine.memory.peak_gb_per_s);
@@ -190,18 +202,21 @@ Json row_json(const Row& row) {
   Json json{
       {"method", method.name}, {"spec", row.first().spec}, {"params", json_of(method.parameters)}};
   json.update(shape_json(row.shape));
-  put_times(row, json);
-  const Estimate predicted = predicted_us(row, *method.method);
-  json["predicted_us"] = json_of(predicted);
-  json["predicted_over_measured"] = finite(predicted.value / json["latency_us"].get<double>());
-  json["statistics"] = json_of(mean_statistics(row));
-  json["statistics_measured"] = row.first().statistics_measured;
+  json["floor_bytes"] = finite(median(
+      over_processes(row, [&](const MeasureResult& r) { return row.times(r).floor_bytes; })));
+  if (!row.options.check_only) put_times(row, json);
+  put_prediction(row, *method.method, json);
+  if (!row.options.check_only) {
+    json["predicted_over_measured"] =
+        finite(json["predicted_us"]["value"].get<double>() / json["latency_us"].get<double>());
+  }
   put_checks(row, json);
-  put_conditions(row, json);
+  if (!row.options.check_only) put_conditions(row, json);
   return json;
 }
 
 std::vector<std::string> notes(const MeasureOptions& options, std::size_t processes) {
+  if (options.check_only) return {"--check: results were checked, nothing was timed"};
   return {"times are per call in a CUDA graph with a cold L2, [low, high] = 95 % interval; " +
               (processes > 1
                    ? fmt::format("medians over {} processes", processes)
@@ -219,6 +234,21 @@ std::string layout_name(const MeasureCase& shape) {
   if (shape.layout == MeasureLayout::kHnd) return "hnd";
   if (shape.layout == MeasureLayout::kNhd) return "nhd";
   return fmt::format("paged:{}", shape.page_tokens);
+}
+
+std::string failed_checks(const Json& document) {
+  std::size_t failed = 0;
+  std::string first;
+  for (const Json& row : document.at("rows")) {
+    const auto wrong = row.at("wrong").get<std::string>();
+    if (wrong.empty()) continue;
+    if (failed++ > 0) continue;
+    first = fmt::format("{} at contexts {}: {}", row.at("spec").get<std::string>(),
+                        row.at("contexts").dump(), wrong);
+  }
+  if (failed == 0) return "";
+  return fmt::format("{} of {} rows failed their checks, first {}", failed,
+                     document.at("rows").size(), first);
 }
 
 Json measure_document(const MeasureOptions& options, std::span<const MeasuredProcess> processes) {

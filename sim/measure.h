@@ -23,6 +23,7 @@ struct MeasureOptions {
   std::uint64_t seed = 0;  // process p takes seed + p
   int least_samples = 30;
   double seconds = 2;
+  bool check_only = false;  // no times: their keys are missing from the rows
   std::vector<DefaultUsed> defaults;
 };
 
@@ -42,9 +43,13 @@ MeasuredProcess measured_process_from(const Json& json);
 /// The document "kvsim.measure/1" (docs/formats.md): medians over processes, paired ratios, 95 %
 /// intervals, and the model's prediction beside each time.
 Json measure_document(const MeasureOptions& options, std::span<const MeasuredProcess> processes);
+/// What failed its checks, one line; empty if nothing did.
+std::string failed_checks(const Json& document);
 /// Its rows as CSV; the first columns are those of public tables of attention timings.
 std::string measure_csv(const Json& document);
 std::string measure_report(const Json& document);
+/// Checks and bytes only, for --check.
+std::string measure_check_report(const Json& document);
 
 /// "bf16" or "fp16"; hnd, nhd or paged:TOKENS.
 std::string dtype_name(ElementType type);

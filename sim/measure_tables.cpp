@@ -73,19 +73,8 @@ std::vector<Column> public_columns() {
           of_row("power_w"),
           fixed("power_reliable", 0),  // a case runs for less than a second at a time
           {"suspect",
-           [](const Json&, const Json& row) {
-             const bool good = !row.at("relative_l2").is_null() && row.at("repeatable") == true &&
-                               (row.at("selection_differences").is_null() ||
-                                row.at("selection_differences") == 0);
-             return Json(good ? 0 : 1);
-           }},
-          {"suspect_reason",
-           [](const Json&, const Json& row) -> Json {
-             if (row.at("relative_l2").is_null()) return "not_finite";
-             if (row.at("repeatable") == false) return "not_repeatable";
-             const Json& differences = row.at("selection_differences");
-             return !differences.is_null() && differences != 0 ? "selection_differs" : "";
-           }},
+           [](const Json&, const Json& row) { return row.at("wrong") == "" ? Json(0) : Json(1); }},
+          of_row("suspect_reason", "/wrong"),
           of_row("kernel", "/spec")};
 }
 
@@ -123,6 +112,8 @@ std::vector<Column> own_columns() {
                                  of_row("predicted_us", "/predicted_us/value"),
                                  of_row("predicted_low_us", "/predicted_us/low"),
                                  of_row("predicted_high_us", "/predicted_us/high"),
+                                 of_row("predicted_dram_read_bytes"),
+                                 of_row("predicted_dram_write_bytes"),
                                  of_row("k_rows", "/statistics/k_rows"),
                                  of_row("v_rows", "/statistics/v_rows"),
                                  of_row("samples"),
@@ -166,13 +157,29 @@ std::string ceilings_text(const Json& row) {
 }
 
 std::string checks_text(const Json& row) {
-  std::string text = row.at("relative_l2").is_null()
-                         ? "NOT FINITE"
-                         : fmt::format("{:.1e}", row.at("relative_l2").get<double>());
-  if (row.at("repeatable") == false) text += " NOT REPEATABLE";
-  const Json& differences = row.at("selection_differences");
-  if (!differences.is_null() && differences != 0) text += " SELECTION DIFFERS";
-  return text;
+  const std::string error = row.at("relative_l2").is_null()
+                                ? "-"
+                                : fmt::format("{:.1e}", row.at("relative_l2").get<double>());
+  const auto wrong = row.at("wrong").get<std::string>();
+  return wrong.empty() ? error : error + " WRONG: " + wrong;
+}
+
+std::string shape_text(const Json& row) {
+  return fmt::format("{}/{}/{} {} {} sd {:g}", row.at("q_heads").get<int>(),
+                     row.at("kv_heads").get<int>(), row.at("head_dim").get<int>(),
+                     row.at("kv_dtype").get<std::string>(), row.at("layout").get<std::string>(),
+                     row.at("query_sd").get<double>());
+}
+
+/// The GPU above a table, the notes below it.
+std::string framed(const Json& document, const Table& table) {
+  const Json about{{"notes", document.at("notes")},
+                   {"defaults", document.at("defaults")},
+                   {"methods", Json::array()}};
+  return fmt::format(
+      "{}, driver {}, CUDA {}, commit {}\n\n{}\n{}", document.at("device").get<std::string>(),
+      document.at("driver").get<std::string>(), document.at("cuda").get<std::string>(),
+      document.at("commit").get<std::string>(), table.text(), notes_text(about));
 }
 
 }  // namespace
@@ -196,24 +203,27 @@ std::string measure_report(const Json& document) {
   Table table({"method", "shape", "context", "batch", "latency us", "spaced us", "GB/s",
                "x ceiling (reads)", "speedup", "predicted us", "rel. L2"});
   for (const Json& row : document.at("rows")) {
-    table.add_row(
-        {row.at("spec").get<std::string>(),
-         fmt::format("{}/{}/{} {} {} sd {:g}", row.at("q_heads").get<int>(),
-                     row.at("kv_heads").get<int>(), row.at("head_dim").get<int>(),
-                     row.at("kv_dtype").get<std::string>(), row.at("layout").get<std::string>(),
-                     row.at("query_sd").get<double>()),
-         contexts_text(row), fmt::format("{}", row.at("contexts").size()),
-         with_range(row, "latency", "_us"), number_text(row.at("spaced_us")),
-         number_text(row.at("bandwidth_gb_per_s")), ceilings_text(row),
-         with_range(row, "speedup", ""), interval_text(row.at("predicted_us")), checks_text(row)});
+    table.add_row({row.at("spec").get<std::string>(), shape_text(row), contexts_text(row),
+                   fmt::format("{}", row.at("contexts").size()), with_range(row, "latency", "_us"),
+                   number_text(row.at("spaced_us")), number_text(row.at("bandwidth_gb_per_s")),
+                   ceilings_text(row), with_range(row, "speedup", ""),
+                   interval_text(row.at("predicted_us")), checks_text(row)});
   }
-  const Json about{{"notes", document.at("notes")},
-                   {"defaults", document.at("defaults")},
-                   {"methods", Json::array()}};
-  return fmt::format(
-      "{}, driver {}, CUDA {}, commit {}\n\n{}\n{}", document.at("device").get<std::string>(),
-      document.at("driver").get<std::string>(), document.at("cuda").get<std::string>(),
-      document.at("commit").get<std::string>(), table.text(), notes_text(about));
+  return framed(document, table);
+}
+
+std::string measure_check_report(const Json& document) {
+  Table table({"method", "shape", "context", "batch", "floor bytes", "DRAM bytes (model)",
+               "rows off the rule", "rel. L2"});
+  for (const Json& row : document.at("rows")) {
+    const double bytes = row.at("predicted_dram_read_bytes").get<double>() +
+                         row.at("predicted_dram_write_bytes").get<double>();
+    const Json& off = row.at("selection_differences");
+    table.add_row({row.at("spec").get<std::string>(), shape_text(row), contexts_text(row),
+                   fmt::format("{}", row.at("contexts").size()), whole_text(row.at("floor_bytes")),
+                   whole_text(bytes), off.is_null() ? "-" : off.dump(), checks_text(row)});
+  }
+  return framed(document, table);
 }
 
 }  // namespace kvsim

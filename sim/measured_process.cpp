@@ -102,6 +102,7 @@ MeasuredProcess measure_cases(const MeasureOptions& options, int process) {
   request.seed = options.seed + static_cast<std::uint64_t>(process);
   request.least_samples = options.least_samples;
   request.seconds = options.seconds;
+  request.check_only = options.check_only;
   for (const MeasureCase& shape : options.cases) {
     request.shape = shape;
     measured.cases.push_back(measure_on_gpu(request));

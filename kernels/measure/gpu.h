@@ -58,7 +58,8 @@ struct MeasureRequest {
   std::vector<std::string> methods;  // specs; the first is the baseline
   std::uint64_t seed = 0;
   int least_samples = 30;
-  double seconds = 2;  // after the least samples: until the noise is below 0.5 %, or this long
+  double seconds = 2;       // after the least samples: until the noise is below 0.5 %, or this long
+  bool check_only = false;  // results are checked, nothing is timed
 };
 
 /// Sequential reads of as many bytes as a method must read, timed in turn with it.
@@ -79,7 +80,7 @@ struct MethodTimes {
   Statistics statistics;              // sums over batch and heads, of the checked call
   bool statistics_measured = false;   // else the most the method can read
   std::optional<double> relative_l2;  // against float64; empty if the output is not finite
-  bool repeatable = false;            // three calls gave the same bytes
+  bool repeatable = false;            // every checked call gave the same bytes
   /// V rows whose count differs from the rule's, given the kernel's own scores; empty where the
   /// kernel dumps none.
   std::optional<std::int64_t> selection_differences;

@@ -105,7 +105,8 @@ class Session {
       : request_(request),
         info_(device_info()),
         board_(pci_bus_id()),
-        copies_(request.shape, request.seed, copies_of(request.shape, info_.limits.l2_bytes),
+        copies_(request.shape, request.seed,
+                request.check_only ? 1 : copies_of(request.shape, info_.limits.l2_bytes),
                 stream_.get()),
         timer_(info_.limits.sms, stream_.get()),
         sink_(1) {}
@@ -117,17 +118,21 @@ class Session {
       subjects_.back().check(copies_, request_.shape, stream_, result_.methods.back());
       add_ceilings(result_.methods.back());
     }
+    if (!request_.check_only) time();
+    return std::move(result_);
+  }
+
+ private:
+  using Enqueue = std::function<void(int)>;
+
+  void time() {
     build_graphs();
     take_rounds();
     for (std::size_t i = 0; i < subjects_.size(); ++i) {
       subjects_[i].check_again(copies_, stream_, result_.methods[i]);
     }
     hand_out();
-    return std::move(result_);
   }
-
- private:
-  using Enqueue = std::function<void(int)>;
 
   /// The ceiling of the floor bytes, and that of K alone where V is not read whole.
   void add_ceilings(MethodTimes& times) {

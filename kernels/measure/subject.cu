@@ -48,8 +48,16 @@ void Subject::enqueue(const DeviceStep& step, cudaStream_t stream) const {
   kernel_->launch(step, limits_, workspace_.data(), stream);
 }
 
-Subject::Dumps Subject::run_with_dumps(KvCopies& copies, const MeasureCase& shape,
-                                       const Stream& stream) {
+std::vector<std::byte> Subject::run_plain(KvCopies& copies, const Stream& stream) const {
+  copies.poison_output(0);
+  check_cuda(cudaDeviceSynchronize(), "poisoning an output");
+  enqueue(copies.step(0), stream.get());
+  stream.synchronize();
+  return copies.output(0);
+}
+
+Subject::Dumps Subject::run_with_dumps(const KvCopies& copies, const MeasureCase& shape,
+                                       const Stream& stream) const {
   Dumps dumps;
   DeviceStep step = copies.step(0);
   const auto size =
@@ -108,9 +116,11 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
 
 void Subject::check(KvCopies& copies, const MeasureCase& shape, const Stream& stream,
                     MethodTimes& times) {
+  first_output_ = run_plain(copies, stream);  // first, so that a profiler finds it first
   copies.poison_output(0);
   const Dumps dumps = run_with_dumps(copies, shape, stream);
-  first_output_ = copies.output(0);
+  times.repeatable = copies.output(0) == first_output_;
+  check_again(copies, stream, times);
   DeviceStep step = copies.step(0);
   step.dump_stride = shape.max_context();
   const std::vector<double> weights = weights_of(step, shape, dumps, times);
@@ -118,16 +128,10 @@ void Subject::check(KvCopies& copies, const MeasureCase& shape, const Stream& st
       relative_l2(first_output_, step.type, float64_output(step, weights, stream.get()));
   const Statistics& rows = times.statistics;
   times.floor_bytes = (rows.k_rows + rows.v_rows) * shape.row_bytes() + rows.state_bytes_read;
-  times.repeatable = true;
-  check_again(copies, stream, times);
 }
 
 void Subject::check_again(KvCopies& copies, const Stream& stream, MethodTimes& times) const {
-  copies.poison_output(0);
-  check_cuda(cudaDeviceSynchronize(), "poisoning an output");
-  enqueue(copies.step(0), stream.get());
-  stream.synchronize();
-  times.repeatable = times.repeatable && copies.output(0) == first_output_;
+  times.repeatable = times.repeatable && run_plain(copies, stream) == first_output_;
 }
 
 }  // namespace kvsim

@@ -21,19 +21,23 @@ class Subject {
   const std::string& spec() const { return spec_; }
   void enqueue(const DeviceStep& step, cudaStream_t stream) const;
 
-  /// Runs copy 0 twice into poisoned outputs, once with dumps, and fills statistics, floor and
-  /// errors of `times`.
+  /// Runs copy 0 three times into poisoned outputs, the second time with dumps, and fills
+  /// statistics, floor and errors of `times`.
   void check(KvCopies& copies, const MeasureCase& shape, const Stream& stream, MethodTimes& times);
   /// Once more, after the timing: the bytes must be the same.
   void check_again(KvCopies& copies, const Stream& stream, MethodTimes& times) const;
 
  private:
+  /// Copy 0's output after one call without dumps.
+  std::vector<std::byte> run_plain(KvCopies& copies, const Stream& stream) const;
+
   struct Dumps {
     std::vector<float> scores;  // empty: the kernel dumps none
     std::vector<std::uint32_t> counts;
     std::int64_t draws = 0;
   };
-  Dumps run_with_dumps(KvCopies& copies, const MeasureCase& shape, const Stream& stream);
+  Dumps run_with_dumps(const KvCopies& copies, const MeasureCase& shape,
+                       const Stream& stream) const;
   /// The weights of the output, empty for softmax over all rows; fills statistics and differences.
   std::vector<double> weights_of(const DeviceStep& step, const MeasureCase& shape,
                                  const Dumps& dumps, MethodTimes& times) const;

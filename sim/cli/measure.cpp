@@ -9,6 +9,7 @@
 #include <bit>
 #include <boost/program_options/value_semantic.hpp>
 #include <charconv>
+#include <cstdlib>
 #include <ctime>
 #include <optional>
 #include <utility>
@@ -55,7 +56,9 @@ CommandLine make_command_line() {
       "processes", word("N")->default_value("5"), "processes, each with a seed of its own")(
       "baseline", word("M")->default_value("dense"), "method that speed-ups are against")(
       "gpu", word("NAME")->default_value("h200_sxm"), "GPU preset of the prediction")(
-      "output,o", word("FILE.csv"), "write the rows as CSV");
+      "output,o", word("FILE.csv"), "write the rows as CSV")(
+      "check", po::bool_switch(), "check results only: no times, one process")(
+      "between", word("COMMAND"), "shell command to run before each process, to take turns with");
   return line;
 }
 
@@ -182,6 +185,10 @@ MeasureOptions options_of(const CommandLine& line) {
   options.seed = line.seed();
   options.least_samples = static_cast<int>(line.integer("samples", 2, kMostSamples));
   options.seconds = line.real("seconds", 0, 3600);
+  options.check_only = line.given("check");
+  if (options.check_only && line.given("output")) {
+    throw UsageError("--check writes no CSV: leave out --output");
+  }
   options.defaults = line.defaults({"shape", "batch", "dtype", "layout", "query-sd", "samples",
                                     "seconds", "processes", "baseline", "gpu", "seed"});
   return options;
@@ -221,6 +228,18 @@ MeasuredProcess run_process(const std::vector<std::string>& words, int index) {
   return measured_process_from(json);
 }
 
+/// Another program's turn; its output goes to our standard error.
+void run_between(const std::string& command) {
+  if (command.empty()) return;
+  const int status = std::system(("{ " + command + "\n} >&2").c_str());
+  if (status != 0) fail<RuntimeError>("--between {}: failed", command);
+}
+
+void print(const Json& document, const CommandLine& line) {
+  if (line.json()) return print_document(document);
+  print_text(line.given("check") ? measure_check_report(document) : measure_report(document));
+}
+
 void run(const std::vector<std::string>& words) {
   if (words.size() > 1 && words[0] == kAsProcess) return run_as_process(words);
   CommandLine line = make_command_line();
@@ -231,13 +250,19 @@ void run(const std::vector<std::string>& words) {
   std::optional<OutputFile> output;  // refuses before the work, not after
   if (line.given("output")) output.emplace(line.text("output"), line.force());
   std::vector<MeasuredProcess> measured;
-  for (int i = 0; i < processes; ++i) measured.push_back(run_process(words, i));
+  for (int i = 0; i < processes && !options.check_only; ++i) {
+    run_between(line.text("between"));
+    measured.push_back(run_process(words, i));
+  }
+  if (options.check_only) measured.push_back(measure_cases(options, 0));
   const Json document = measure_document(options, measured);
   if (output) {
     write_text_file(output->temporary(), measure_csv(document), true);
     output->commit();
   }
-  line.json() ? print_document(document) : print_text(measure_report(document));
+  print(document, line);
+  const std::string failed = failed_checks(document);
+  if (!failed.empty()) throw RuntimeError(failed);
 }
 
 KVSIM_REGISTER_VERB("measure", {"time our CUDA kernels on this machine's GPU", run});

@@ -104,8 +104,22 @@ TEST_CASE("measure: the CSV begins with the columns of public tables") {
   CHECK_THAT(csv, ContainsSubstring("\ndense_decode,kvsim,0,Made-up GPU,1,32768,32,8,128,bfloat16,"
                                     "bfloat16,0,33,0,0,0,,dense,"));
   CHECK_THAT(csv, ContainsSubstring("1,selection_differs,santa-sys:samples=128,"));
-  CHECK_THAT(measure_report(document), ContainsSubstring("SELECTION DIFFERS"));
+  CHECK_THAT(measure_report(document), ContainsSubstring("WRONG: selection_differs"));
   CHECK_THAT(measure_report(document), ContainsSubstring("one process"));
+  CHECK_THAT(failed_checks(document), ContainsSubstring("1 of 2 rows failed"));
+}
+
+TEST_CASE("measure: a check has no times, but the model's bytes") {
+  MeasureOptions options = options_of_one_case();
+  options.check_only = true;
+  const std::vector<MeasuredProcess> processes{process_of(33)};
+  const Json document = measure_document(options, processes);
+  CHECK(failed_checks(document).empty());
+  const Json& row = document.at("rows").at(0);
+  CHECK(!row.contains("latency_us"));
+  CHECK(row.at("floor_bytes") == 134217728);
+  CHECK(row.at("predicted_dram_read_bytes").get<double>() == Approx(134217728).epsilon(0.01));
+  CHECK_THAT(measure_check_report(document), ContainsSubstring("134217728"));
 }
 
 TEST_CASE("measure: without a GPU it says so, exits with 1 and writes nothing") {
