@@ -123,11 +123,7 @@ stage_bench() {
       bench batch6 32/8/128 30000 6
       ;;
     shapes)
-      bench qwen 28/4/128 32768 1
-      bench g1 8/8/128 32768 1
-      bench g8 64/8/128 32768 1
-      bench g16 128/8/128 32768 1
-      bench d64 32/8/64 32768 1
+      bench shapes 28/4/128,8/8/128,64/8/128,128/8/128,32/8/64 32768 1
       bench odd 32/8/128 32749,30011 1
       ;;
     layouts)
