@@ -121,6 +121,10 @@ void put_prediction(const Row& row, const Method& method, Json& json) {
   json["predicted_dram_write_bytes"] = finite(expected.traffic.dram_write_bytes);
   json["statistics"] = json_of(mean_statistics(row));
   json["statistics_measured"] = row.first().statistics_measured;
+  const Method::Bounds bounds = method.bounds(shape);
+  const double all = shape.total_context() * shape.kv_heads;
+  json["reads_all"] =
+      bounds.low == bounds.high && bounds.low.k_rows == all && bounds.low.v_rows == all;
 }
 
 void put_checks(const Row& row, Json& json) {

@@ -56,7 +56,7 @@ Json long_dtype(const Json&, const Json& row) {
 std::vector<Column> public_columns() {
   return {{"method",
            [](const Json&, const Json& row) {
-             return row.at("method") == "dense" ? Json("dense_decode") : row.at("spec");
+             return row.at("reads_all") == true ? Json("dense_decode") : row.at("spec");
            }},
           fixed("framework", "kvsim"),
           of_document("framework_version", "version"),
