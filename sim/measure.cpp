@@ -108,7 +108,7 @@ void put_prediction(const Row& row, const Method& method, Json& json) {
                         row.shape.head_dim, false};
   const Shape shape = shape_on(target, heads, contexts, row.shape.max_context());
   const auto cost = [&](const Statistics& statistics) {
-    const Work work = step_work(method.implementation(), shape, false, statistics, target);
+    const Work work = step_work(method.implementation(), shape, statistics, target);
     return step_cost(work, shape, target, nullptr);
   };
   const StepCost expected = cost(mean_statistics(row));
@@ -168,6 +168,7 @@ void put_conditions(const Row& row, Json& json) {
   }
   json["samples"] = samples;
   json["throttled_samples"] = throttled;
+  json["stream_held"] = row.results.front()->stream_held;
   json["copies"] = row.results.front()->copies;
   json["rotated_bytes"] = finite(row.results.front()->rotated_bytes);
 }

@@ -63,6 +63,7 @@ Json result_json(const MeasureResult& result) {
           {"spacer_us", result.spacer_us},
           {"copies", result.copies},
           {"rotated_bytes", result.rotated_bytes},
+          {"stream_held", result.stream_held},
           {"throttled_samples", result.throttled_samples},
           {"sm_mhz", result.sm_mhz},
           {"board_sm_mhz", result.board.sm_mhz},
@@ -83,6 +84,7 @@ MeasureResult result_from(const Json& json) {
   result.spacer_us = json.at("spacer_us").get<double>();
   result.copies = json.at("copies").get<int>();
   result.rotated_bytes = json.at("rotated_bytes").get<double>();
+  result.stream_held = json.at("stream_held").get<bool>();
   result.throttled_samples = json.at("throttled_samples").get<int>();
   result.sm_mhz = json.at("sm_mhz").get<double>();
   result.board.sm_mhz = json.at("board_sm_mhz").get<double>();

@@ -23,7 +23,7 @@ from collections import defaultdict
 
 COLDNESS = 5  # K of all copies over the L2
 GRAPH_US = 2000
-MOST_CALLS = 4096
+MOST_CALLS = 512
 LEAST_SAMPLES = 30
 SECONDS = 2.0
 QUIET = 0.005
@@ -87,7 +87,7 @@ def make_copies(case, seed):
     batch, context, dim = case["batch"], case["context_tokens"], case["head_dim"]
     k_bytes = batch * case["kv_heads"] * context * dim * 2
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
-    count = min(max(-(-COLDNESS * l2 // k_bytes), 1), 1024)
+    count = min(max(-(-COLDNESS * l2 // k_bytes), 1), 512)
     copies = []
     for _ in range(count):
         rows = ((case["q_heads"], 1), (case["kv_heads"], context), (case["kv_heads"], context))

@@ -92,6 +92,7 @@ struct MeasureResult {
   double spacer_us = 0;      // what was subtracted from each spaced time
   int copies = 0;            // of K and V, taken in turn
   double rotated_bytes = 0;  // of K in all copies
+  bool stream_held = true;   // while a graph was enqueued, so no launch is in a time
   int throttled_samples = 0;
   double sm_mhz = 0;  // median over the samples, counted by the SMs themselves
   BoardReadings board;

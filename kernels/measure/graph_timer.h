@@ -42,6 +42,9 @@ class GraphTimer {
   };
   /// Throws RuntimeError if CUDA fails.
   Sample time(const CallGraph& graph);
+  /// False once the GPU refused to take a whole graph while its stream was held; from then on it is
+  /// not held.
+  bool holds() const { return holds_; }
   /// Enqueues one call of the kernel that goes between spaced calls.
   void space() const;
 
@@ -51,8 +54,10 @@ class GraphTimer {
     std::uint64_t cycles;
   };
   void stamp(int which) const;
+  void enqueue(const CallGraph& graph);
   double sm_mhz() const;
 
+  bool holds_ = true;
   int sms_;
   cudaStream_t stream_;
   cudaEvent_t begin_ = nullptr;

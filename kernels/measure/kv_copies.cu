@@ -188,6 +188,7 @@ DeviceStep KvCopies::make_step(std::uint64_t seed, int index) const {
 void KvCopies::poison_output(int index) {
   check_cuda(cudaMemset(step(index).output, 0xFF, static_cast<std::size_t>(output_bytes())),
              "poisoning an output");
+  check_cuda(cudaDeviceSynchronize(), "poisoning an output");  // was on another stream
 }
 
 std::vector<std::byte> KvCopies::output(int index) const {

@@ -22,6 +22,7 @@ class KvCopies {
   const DeviceStep& step(int index) const { return steps_[static_cast<std::size_t>(index)]; }
   std::int64_t bytes_per_tensor() const { return copy_elements_ * 2; }
   std::int64_t output_bytes() const { return query_elements_ * 2; }
+  /// Fills the output with 0xFF; done when it returns, as is all other work of the device.
   void poison_output(int index);
   std::vector<std::byte> output(int index) const;
 

@@ -20,12 +20,12 @@ namespace kvsim {
 namespace {
 
 constexpr double kColdness = 5;       // copies x bytes over the L2
-constexpr int kMostCopies = 1024;     // tiny caches stay in the L2 whatever is done
+constexpr int kMostCopies = 512;      // tiny caches stay in the L2 whatever is done
 constexpr double kMemoryShare = 0.8;  // of what is free, at most
 constexpr double kGraphUs = 2000;     // so that what lies around a graph is below 0.1 %
-constexpr int kMostCalls = 4096;
-constexpr double kQuiet = 0.005;     // relative standard deviation that ends the sampling
-constexpr double kThrottled = 0.75;  // of the highest clock
+constexpr int kMostCalls = 512;       // a held stream takes only so many launches
+constexpr double kQuiet = 0.005;      // relative standard deviation that ends the sampling
+constexpr double kThrottled = 0.75;   // of the highest clock
 constexpr auto kCoolDown = std::chrono::milliseconds(50);
 constexpr int kTuningRounds = 3;
 
@@ -272,6 +272,7 @@ class Session {
       for (double& us : times.spaced_us) us -= result_.spacer_us;
     }
     for (ReadCeiling& ceiling : result_.ceilings) ceiling.samples_us = std::move(samples_[next++]);
+    result_.stream_held = timer_.holds();
     result_.copies = copies_.copies();
     result_.rotated_bytes = static_cast<double>(copies_.bytes_per_tensor()) * copies_.copies();
   }

@@ -114,6 +114,7 @@ std::vector<double> float64_output(const DeviceStep& step, std::span<const doubl
   DeviceBuffer<double> on_device(heads * static_cast<std::size_t>(stride));
   DeviceBuffer<double> output(heads * static_cast<std::size_t>(step.head_dim));
   if (!weights.empty()) on_device.upload(weights);
+  check_cuda(cudaDeviceSynchronize(), "uploading weights");  // was on another stream
   const auto start = step.type == ElementType::kBfloat16 ? run<__nv_bfloat16> : run<__half>;
   start(step, !weights.empty(), stride, on_device.data(), output.data(), stream);
   check_cuda(cudaStreamSynchronize(stream), "float64 oracle");
