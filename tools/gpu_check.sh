@@ -13,6 +13,7 @@
 # tools, python3, and PyTorch for `bench`. METHODS and PROCESSES in the environment replace the
 # methods and the number of processes. Clocks are left alone. Exit 0: everything passed.
 set -euo pipefail
+export PATH=$PATH:/usr/local/cuda/bin  # compute-sanitizer, ncu
 
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 die() {
