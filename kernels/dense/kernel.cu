@@ -1,15 +1,15 @@
-// Dense attention in one launch. Each warp streams units of 16 K and 16 V rows through a ring of its
-// own, so no CTA-wide barrier lies on the stream; scores are K Q^T on tensor cores with heads on the
-// N side; partial results of a team's CTAs are merged by the one that arrives last.
+// Dense attention in one cooperative launch. Each warp streams units of 16 K and 16 V rows through a
+// ring of its own, so no CTA-wide barrier lies on the stream; scores are K Q^T on tensor cores with
+// heads on the N side; each CTA of a team adds up a slice of the team's partial results.
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
 #include "kernels/device/check.h"
+#include "kernels/device/exchange.cuh"
 #include "kernels/device/kernel.h"
 #include "kernels/device/launch.cuh"
-#include "kernels/device/merge.cuh"
 #include "kernels/device/units.cuh"
 
 namespace kvsim {
@@ -38,7 +38,7 @@ struct DenseShape {
   static constexpr int kHeads = kHeads8 * 8;
   static constexpr int kRow = D + 4;  // floats of a scratch row, padded against bank conflicts
   static constexpr int kScratchFloats = kWarps * kHeads * kRow;
-  static constexpr int kSharedBytes = kRingBytes + 4 * (kScratchFloats + 2 * kWarps * kHeads);
+  static constexpr int kSharedBytes = kRingBytes + 4 * kScratchFloats + 8 * kWarps * kHeads;
 };
 
 /// What a warp has accumulated for the heads of a group: o[m][n][i] belongs to column 16 m + lane/4
@@ -84,7 +84,8 @@ struct Accumulator {
     }
   }
 
-  /// Adds a unit: weights 2^(s - highest), rounded to the type of V for the product.
+  /// Adds a unit: weights 2^(s - highest), rounded to the type of V for the product. Every unit has
+  /// a valid token, so the reference is finite by now.
   template <typename T>
   __device__ void add(float (&s)[kHeads8][4], std::uint32_t v_tile, int lane) {
     std::uint32_t weights[kHeads8][2];
@@ -92,17 +93,17 @@ struct Accumulator {
     for (int n = 0; n < kHeads8; ++n) {
       raise(n, s[n]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = rescale(s[n][i], highest[n][i % 2]);
+      for (int i = 0; i < 4; ++i) s[n][i] = fast_exp2(s[n][i] - highest[n][i % 2]);
       sum[n][0] += s[n][0] + s[n][2];
       sum[n][1] += s[n][1] + s[n][3];
       weights[n][0] = transpose8x8(pack2<T>(s[n][0], s[n][1]));
       weights[n][1] = transpose8x8(pack2<T>(s[n][2], s[n][3]));
     }
-    const int token = (lane & 7) + (lane / 16) * 8;
+    const std::uint32_t first =
+        v_tile + UnitTile<D>::offset((lane & 7) + lane / 16 * 8, (lane / 8) & 1);
 #pragma unroll
     for (int m = 0; m < D / 16; ++m) {
-      const Fragment4 columns = load_matrix_transposed(
-          v_tile + UnitTile<D>::offset(token, 2 * m + ((lane / 8) & 1)));
+      const Fragment4 columns = load_matrix_transposed(first ^ UnitTile<D>::flip(2 * m));
 #pragma unroll
       for (int n = 0; n < kHeads8; ++n) {
         multiply_accumulate<T>(o[m][n], columns, weights[n][0], weights[n][1]);
@@ -124,33 +125,45 @@ class DenseCta {
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +
               static_cast<std::uint32_t>(warp_ * Shape::kStages * Shape::kStageBytes)),
-        policy_(evict_first_policy()) {}
+        ahead_(units_of_worker(a_.split, static_cast<int>(blockIdx.x), warp_, Shape::kWarps)),
+        keys_(a_.step.k, a_.step.head_dim, lane_, evict_first_policy()),
+        values_(a_.step.v, a_.step.head_dim, lane_, evict_first_policy()) {}
 
   __device__ void run() {
     const int cta = static_cast<int>(blockIdx.x);
-    ahead_ = units_of_worker(a_.split, cta, warp_, Shape::kWarps);
     TeamSplit::Team team = ahead_.team;
-    std::int64_t position = ahead_.position;
+    const TeamSplit::Team first = team;
+    std::int32_t position = ahead_.position;
     ahead_.settle(a_.split);
-    for (int s = 0; s < Shape::kStages; ++s) copy_ahead(s);
-    int stage = 0;
+    seek();
+    for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * Shape::kStageBytes);
+    launch_ = a_.partials.launches.current(gridDim.x);
+    std::uint32_t tile = ring_;
     while (true) {
       queries_.load(static_cast<const T*>(a_.step.q) + first_head(team) * a_.step.head_dim,
                     a_.step.group(), a_.step.head_dim, lane_);
       sums_.clear();
-      const std::int64_t stop = min(team.end, ahead_.end);
+      const std::int32_t stop = min(team.end, ahead_.end);
+      int tokens = tokens_from(team, position);
       for (; position < stop; position += ahead_.step) {
         wait_copies<Shape::kStages - 1>();
         __syncwarp();
-        attend(team, position, ring_ + static_cast<std::uint32_t>(stage * Shape::kStageBytes));
+        attend(tile, tokens);
         __syncwarp();
-        copy_ahead(stage);
-        stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
+        copy_ahead(tile);
+        tile = tile + Shape::kStageBytes == ring_ + Shape::kStages * Shape::kStageBytes
+                   ? ring_
+                   : tile + Shape::kStageBytes;
+        tokens -= ahead_.step * kUnitTokens;
       }
-      merge(team, cta);
+      merge_warps(team, cta);
       if (team.end >= ahead_.end) break;
       team = a_.split.next(team);
     }
+    __syncthreads();
+    if (threadIdx.x == 0) a_.partials.launches.leave();
+    merge_team(first, cta);
+    if (team.begin != first.begin) merge_team(team, cta);
   }
 
  private:
@@ -158,84 +171,105 @@ class DenseCta {
     return std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * a_.step.group();
   }
 
-  __device__ int tokens_from(const TeamSplit::Team& team, std::int64_t position) const {
+  __device__ int tokens_from(const TeamSplit::Team& team, std::int32_t position) const {
     return a_.step.contexts[static_cast<std::size_t>(team.sequence)] -
-           static_cast<int>(position - team.begin) * kUnitTokens;
+           (position - team.begin) * kUnitTokens;
   }
 
-  /// Starts the copies of the next unit into `stage`; an empty group when there is none.
-  __device__ void copy_ahead(int stage) {
+  /// Points the readers at the stream's position.
+  __device__ void seek() {
+    if (ahead_.done()) return;
+    const int token = (ahead_.position - ahead_.team.begin) * kUnitTokens;
+    keys_.seek(ahead_.team.sequence, ahead_.team.kv_head, token);
+    values_.seek(ahead_.team.sequence, ahead_.team.kv_head, token);
+    ahead_tokens_ = tokens_from(ahead_.team, ahead_.position);
+  }
+
+  /// Starts the copies of the next unit into `tile`; an empty group when there is none.
+  __device__ void copy_ahead(std::uint32_t tile) {
     if (!ahead_.done()) {
-      const int token = static_cast<int>(ahead_.position - ahead_.team.begin) * kUnitTokens;
-      const int tokens = tokens_from(ahead_.team, ahead_.position);
-      const std::uint32_t tile = ring_ + static_cast<std::uint32_t>(stage * Shape::kStageBytes);
-      const DeviceStep& step = a_.step;
-      copy_unit<T, D>(tile,
-                      row_pointer<T>(step.k, ahead_.team.sequence, ahead_.team.kv_head, token),
-                      step.k.token_stride, tokens, step.head_dim, lane_, policy_);
-      copy_unit<T, D>(tile + UnitTile<D>::kBytes,
-                      row_pointer<T>(step.v, ahead_.team.sequence, ahead_.team.kv_head, token),
-                      step.v.token_stride, tokens, step.head_dim, lane_, policy_);
-      ahead_.advance(a_.split);
+      keys_.copy(tile, ahead_tokens_);
+      values_.copy(tile + UnitTile<D>::kBytes, ahead_tokens_);
+      if (ahead_.advance(a_.split)) {
+        seek();
+      } else if (!ahead_.done()) {
+        const int token = (ahead_.position - ahead_.team.begin) * kUnitTokens;
+        const int jump = ahead_.step * kUnitTokens;
+        keys_.advance(jump, ahead_.team.sequence, ahead_.team.kv_head, token);
+        values_.advance(jump, ahead_.team.sequence, ahead_.team.kv_head, token);
+        ahead_tokens_ -= jump;
+      }
     }
     commit_copies();
   }
 
-  __device__ void attend(const TeamSplit::Team& team, std::int64_t position, std::uint32_t tile) {
+  __device__ void attend(std::uint32_t tile, int tokens) {
     float s[kHeads8][4];
     score_unit<T, D, kHeads8>(s, tile, queries_, lane_);
-    const int tokens = tokens_from(team, position);
+#pragma unroll
+    for (int n = 0; n < kHeads8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] *= a_.step.scale * kLog2e;
+    }
+    if (a_.step.logit_cap > 0 || tokens < kUnitTokens) cap_and_mask(s, tokens);
+    sums_.template add<T>(s, tile + UnitTile<D>::kBytes, lane_);
+  }
+
+  __device__ void cap_and_mask(float (&s)[kHeads8][4], int tokens) const {
+    const float cap = a_.step.logit_cap * kLog2e;
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const bool valid = lane_ / 4 + 8 * (i / 2) < tokens;
-        s[n][i] = valid ? logit(s[n][i], a_.step.scale, a_.step.logit_cap) * kLog2e : -INFINITY;
+        if (cap > 0) s[n][i] = cap * tanhf(s[n][i] / cap);
+        if (lane_ / 4 + 8 * (i / 2) >= tokens) s[n][i] = -INFINITY;
       }
     }
-    sums_.template add<T>(s, tile + UnitTile<D>::kBytes, lane_);
   }
 
-  /// The warps' results become the CTA's, and the last CTA of the team makes the output of them.
-  __device__ void merge(const TeamSplit::Team& team, int cta) {
+  /// The warps' results become the CTA's: output if the team is its own, else a partial result.
+  __device__ void merge_warps(const TeamSplit::Team& team, int cta) {
     __syncthreads();  // the scratch may still be read for the team before
-    publish_warp();
+    write_warp();
     __syncthreads();
-    const TeamSplit::Members members = a_.split.members(team);
+    const bool alone = a_.split.members(team).count == 1;
     const int slot = slot_of(a_.split, team, cta);
     const int group = a_.step.group();
-    for (int i = static_cast<int>(threadIdx.x); i < group * D; i += Shape::kThreads) {
-      const int head = i / D;
-      const int column = i % D;
+    for (int i = static_cast<int>(threadIdx.x); i < group * (D / 2); i += Shape::kThreads) {
+      const int head = i / (D / 2);
+      const int column = 2 * (i % (D / 2));
       float highest = -INFINITY;
+#pragma unroll
       for (int w = 0; w < Shape::kWarps; ++w) {
         highest = fmaxf(highest, weights_[w * Shape::kHeads + head].x);
       }
-      float value = 0;
-      float sum = 0;
+      Weighted a{0, 0, highest};
+      float next = 0;
 #pragma unroll
       for (int w = 0; w < Shape::kWarps; ++w) {
         const float2 weight = weights_[w * Shape::kHeads + head];
+        const float2 value = *reinterpret_cast<const float2*>(
+            scratch_ + (w * Shape::kHeads + head) * Shape::kRow + column);
         const float factor = rescale(weight.x, highest);
-        sum += factor * weight.y;
-        value += factor * scratch_[(w * Shape::kHeads + head) * Shape::kRow + column];
+        a.sum += factor * weight.y;
+        a.value += factor * value.x;
+        next += factor * value.y;
       }
-      if (members.count == 1) {
-        write_output(team, head, column, value, {highest, sum});
-      } else {
-        a_.partials.values[(std::int64_t{slot} * group + head) * D + column] = value;
-        if (column == 0) a_.partials.weights[slot * group + head] = {highest, sum};
+      if (alone) {
+        write_output(team, head, column, a);
+        write_output(team, head, column + 1, {next, a.sum, a.highest});
+        continue;
       }
-    }
-    if (members.count == 1) return;
-    __shared__ int last;
-    const int index = team.sequence * a_.step.kv_heads + team.kv_head;
-    if (arrives_last(a_.partials.tickets + index, members.count, &last)) {
-      merge_team(team, members);
+      publish(a_.partials.values + slot * (group * D / 2) + i, __float_as_uint(a.value),
+              __float_as_uint(next), launch_);
+      if (column == 0) {
+        publish(a_.partials.weights + slot * group + head, __float_as_uint(a.sum),
+                __float_as_uint(highest), launch_);
+      }
     }
   }
 
-  __device__ void publish_warp() {
+  __device__ void write_warp() {
     const int group = a_.step.group();
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
@@ -259,79 +293,39 @@ class DenseCta {
     }
   }
 
-  /// All loads of partial results are under way before the first is used.
-  __device__ void merge_team(const TeamSplit::Team& team, const TeamSplit::Members& members) {
-    constexpr int kAtOnce = 16;
-    const int group = a_.step.group();
-    const int first_slot = slot_of(a_.split, team, members.first);
-    const auto slot = [&](int member) {
-      return member == 0 ? first_slot : 2 * (members.first + member);
-    };
-    for (int i = static_cast<int>(threadIdx.x); i < group * (D / 2); i += Shape::kThreads) {
-      const int head = i / (D / 2);
-      const int column = 2 * (i % (D / 2));
-      float highest = -INFINITY;
-      float sum = 0;
-      float2 value = {0, 0};
-      for (int begin = 0; begin < members.count; begin += kAtOnce) {
-        float2 weights[kAtOnce];
-        float2 values[kAtOnce];
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          if (begin + j >= members.count) {
-            weights[j] = {-INFINITY, 0};
-            values[j] = {0, 0};
-            continue;
-          }
-          const std::int64_t row = std::int64_t{slot(begin + j)} * group + head;
-          weights[j] = __ldcg(a_.partials.weights + row);
-          values[j] =
-              __ldcg(reinterpret_cast<const float2*>(a_.partials.values + row * D + column));
-        }
-        float now = highest;
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) now = fmaxf(now, weights[j].x);
-        const float before = rescale(highest, now);
-        sum *= before;
-        value.x *= before;
-        value.y *= before;
-        highest = now;
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const float factor = rescale(weights[j].x, highest);
-          sum += factor * weights[j].y;
-          value.x += factor * values[j].x;
-          value.y += factor * values[j].y;
-        }
-      }
-      write_output(team, head, column, value.x, {highest, sum});
-      write_output(team, head, column + 1, value.y, {highest, sum});
-    }
+  __device__ void merge_team(const TeamSplit::Team& team, int cta) {
+    if (a_.split.members(team).count == 1) return;
+    __syncthreads();  // the ring, used as scratch, is empty by now
+    const TeamSum<D, Shape::kWarps, true> sum(
+        a_.partials, a_.split, a_.step.group(),
+        reinterpret_cast<Weighted*>(reinterpret_cast<char*>(scratch_) - Shape::kRingBytes),
+        launch_);
+    sum.run(team, cta, [&](int head, int column, const Weighted& total) {
+      write_output(team, head, column, total);
+    });
   }
 
-  __device__ void write_output(const TeamSplit::Team& team, int head, int column, float value,
-                               float2 weight) {
+  __device__ void write_output(const TeamSplit::Team& team, int head, int column, Weighted total) {
     if (column >= a_.step.head_dim) return;
     const std::int64_t row = first_head(team) + head;
-    float sum = weight.y;
     if (a_.step.sink_logits != nullptr) {
       const float sink = a_.step.sink_logits[team.kv_head * a_.step.group() + head] * kLog2e;
-      const float highest = fmaxf(weight.x, sink);
-      const float before = rescale(weight.x, highest);
-      value *= before;
-      sum = sum * before + rescale(sink, highest);
+      total.add({0, 1, sink});
     }
-    store_output(a_.step, row * a_.step.head_dim + column, value / sum);
+    store_output(a_.step, row * a_.step.head_dim + column, total.value / total.sum);
   }
 
   const DenseArguments& a_;
-  float* scratch_;   // [warps, heads, kRow]
-  float2* weights_;  // [warps, heads]: reference and sum
+  float* scratch_;          // [warps, heads, kRow]
+  float2* weights_;         // [warps, heads]: reference and sum
   int warp_;
   int lane_;
   std::uint32_t ring_;
-  std::uint64_t policy_;
   UnitStream ahead_;
+  std::uint32_t launch_ = 0;  // this launch's number
+  int ahead_tokens_ = 0;  // from the stream's position to the end of its sequence
+  UnitReader<T, D> keys_;
+  UnitReader<T, D> values_;
   QueryFragments<T, D, kHeads8> queries_;
   Accumulator<D, kHeads8> sums_;
 };
@@ -339,7 +333,7 @@ class DenseCta {
 template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(DenseShape<D, kHeads8, kLarge>::kThreads, 1)
     dense_kernel(const __grid_constant__ DenseArguments arguments) {
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(kSharedAlignment) char shared[];
   DenseCta<T, D, kHeads8, kLarge>(arguments, shared).run();
 }
 
@@ -348,7 +342,7 @@ struct DenseLaunch {
   void run(const DenseArguments& arguments, CUstream_st* stream) const {
     using Shape = DenseShape<D, kHeads8, kLarge>;
     launch(dense_kernel<T, D, kHeads8, kLarge>, arguments, arguments.split.ctas, Shape::kThreads,
-           Shape::kSharedBytes, stream);
+           Shape::kSharedBytes, stream, /*cooperative=*/true);
   }
 };
 
@@ -385,11 +379,10 @@ class DenseKernel : public Kernel {
     const auto rows = static_cast<std::size_t>(2 * split(step, limits).ctas * step.group());
     Carver carver(workspace);
     Partials partials;
-    partials.tickets =
-        carver.take<std::uint32_t>(static_cast<std::size_t>(step.batch * step.kv_heads));
-    partials.weights = carver.take<float2>(rows);
+    partials.launches.left = carver.take<unsigned long long>(1);
+    partials.weights = carver.take<TaggedPair>(rows);
     partials.values =
-        carver.take<float>(rows * static_cast<std::size_t>(head_class(step.head_dim)));
+        carver.take<TaggedPair>(rows * static_cast<std::size_t>(head_class(step.head_dim)) / 2);
     return {partials, carver.bytes()};
   }
 };

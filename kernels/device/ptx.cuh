@@ -14,12 +14,18 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// Copies 16 bytes of which the first `bytes` (0 or 16) are read and the rest is zero. Marked for
-/// early eviction: a decode step reads every row once.
-__device__ inline void copy_async16(std::uint32_t shared, const void* global, int bytes,
+/// Starts a copy of 16 bytes. A decode step reads every row once, so they are first to be evicted.
+__device__ inline void copy_async16(std::uint32_t shared, const void* global,
                                     std::uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared),
+               "l"(global), "l"(policy));
+}
+
+/// The same, or 16 bytes of zero.
+__device__ inline void copy_async16_or_zero(std::uint32_t shared, const void* global, bool copied,
+                                            std::uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared),
-               "l"(global), "r"(bytes), "l"(policy));
+               "l"(global), "r"(copied ? 16 : 0), "l"(policy));
 }
 
 __device__ inline std::uint64_t evict_first_policy() {

@@ -23,33 +23,32 @@ struct TeamSplit {
   struct Team {
     std::int32_t sequence = 0;
     std::int32_t kv_head = 0;
-    std::int64_t begin = 0;  // its units in the flat order
-    std::int64_t end = 0;
+    std::int32_t begin = 0;  // its units in the flat order
+    std::int32_t end = 0;
   };
 
-  KVSIM_HD std::int64_t total() const {
-    return std::int64_t{units_before[static_cast<std::size_t>(batch)]} * kv_heads;
+  KVSIM_HD std::int32_t total() const {
+    return units_before[static_cast<std::size_t>(batch)] * kv_heads;
   }
-  KVSIM_HD std::int64_t share_begin(std::int64_t cta) const { return total() * cta / ctas; }
+  KVSIM_HD std::int32_t share_begin(std::int32_t cta) const {
+    return static_cast<std::int32_t>(std::int64_t{total()} * cta / ctas);
+  }
   /// The CTA whose share holds the flat unit.
-  KVSIM_HD std::int32_t cta_of(std::int64_t unit) const {
-    return static_cast<std::int32_t>(((unit + 1) * ctas - 1) / total());
+  KVSIM_HD std::int32_t cta_of(std::int32_t unit) const {
+    return static_cast<std::int32_t>((std::int64_t{unit + 1} * ctas - 1) / total());
   }
   KVSIM_HD Team team(std::int32_t sequence, std::int32_t kv_head) const {
     const auto s = static_cast<std::size_t>(sequence);
-    const std::int64_t units = units_before[s + 1] - units_before[s];
-    const std::int64_t begin = std::int64_t{units_before[s]} * kv_heads + units * kv_head;
+    const std::int32_t units = units_before[s + 1] - units_before[s];
+    const std::int32_t begin = units_before[s] * kv_heads + units * kv_head;
     return {sequence, kv_head, begin, begin + units};
   }
-  KVSIM_HD Team team_at(std::int64_t unit) const {
+  KVSIM_HD Team team_at(std::int32_t unit) const {
     std::int32_t sequence = 0;
-    while (std::int64_t{units_before[static_cast<std::size_t>(sequence) + 1]} * kv_heads <= unit) {
-      ++sequence;
-    }
+    while (units_before[static_cast<std::size_t>(sequence) + 1] * kv_heads <= unit) ++sequence;
     const auto s = static_cast<std::size_t>(sequence);
-    const std::int64_t inside = unit - std::int64_t{units_before[s]} * kv_heads;
     const std::int32_t units = units_before[s + 1] - units_before[s];
-    return team(sequence, static_cast<std::int32_t>(inside / units));
+    return team(sequence, (unit - units_before[s] * kv_heads) / units);
   }
   KVSIM_HD Team next(const Team& t) const {
     return t.kv_head + 1 < kv_heads ? team(t.sequence, t.kv_head + 1) : team(t.sequence + 1, 0);

@@ -7,18 +7,24 @@
 #include "kernels/device/step.h"
 #include "kernels/device/team_split.h"
 
-// Units of 16 tokens: how a warp walks over them, copies their rows and scores them.
+// Units of 16 tokens: how a warp walks over them, copies their rows and scores them. A warp has few
+// companions to hide its latency behind, so the loop over units counts instructions: addresses are
+// advanced, not recomputed, and whole units take a path without tests.
 
 namespace kvsim::device {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kUnitTokens = 16;
 
+/// Shared memory of the kernels begins on such a boundary, so that tile offsets can be flipped by
+/// exclusive or.
+inline constexpr int kSharedAlignment = 1024;
+
 template <typename T>
 __device__ inline const T* row_pointer(const KvTensor& tensor, int sequence, int kv_head,
                                        int token) {
   std::int64_t block = sequence;
-  std::int64_t row = token;
+  int row = token;
   if (tensor.pages != nullptr) {
     block = tensor.pages[sequence * tensor.pages_per_sequence + (token >> tensor.page_shift)];
     row = token & ((1 << tensor.page_shift) - 1);
@@ -30,21 +36,25 @@ __device__ inline const T* row_pointer(const KvTensor& tensor, int sequence, int
 /// Flat positions begin, begin + step, … < end of a split, with the team each lies in.
 struct UnitStream {
   TeamSplit::Team team;
-  std::int64_t position = 0;
-  std::int64_t step = 1;
-  std::int64_t end = 0;
+  std::int32_t position = 0;
+  std::int32_t step = 1;
+  std::int32_t end = 0;
 
   __device__ bool done() const { return position >= end; }
-  __device__ void advance(const TeamSplit& split) {
+  /// True if the next position lies in another team.
+  __device__ bool advance(const TeamSplit& split) {
     position += step;
-    settle(split);
+    return settle(split);
   }
-  __device__ void settle(const TeamSplit& split) {
-    while (position < end && position >= team.end) team = split.next(team);
+  __device__ bool settle(const TeamSplit& split) {
+    if (position < team.end || position >= end) return false;
+    while (position >= team.end) team = split.next(team);
+    return true;
   }
 };
 
-/// The units that worker `worker` of `workers` in this CTA takes.
+/// The units that worker `worker` of `workers` in this CTA takes; the first may lie in a later team
+/// than the stream's.
 __device__ inline UnitStream units_of_worker(const TeamSplit& split, int cta, int worker,
                                              int workers) {
   UnitStream stream;
@@ -52,12 +62,12 @@ __device__ inline UnitStream units_of_worker(const TeamSplit& split, int cta, in
     const int index = cta / split.ctas_per_team;
     stream.team = split.team(index / split.kv_heads, index % split.kv_heads);
     stream.position =
-        stream.team.begin + cta % split.ctas_per_team + std::int64_t{split.ctas_per_team} * worker;
-    stream.step = std::int64_t{split.ctas_per_team} * workers;
+        stream.team.begin + cta % split.ctas_per_team + split.ctas_per_team * worker;
+    stream.step = split.ctas_per_team * workers;
     stream.end = stream.team.end;
     return stream;
   }
-  const std::int64_t begin = split.share_begin(cta);
+  const std::int32_t begin = split.share_begin(cta);
   stream.team = split.team_at(begin);
   stream.position = begin + worker;
   stream.step = workers;
@@ -65,38 +75,88 @@ __device__ inline UnitStream units_of_worker(const TeamSplit& split, int cta, in
   return stream;
 }
 
-/// A unit in shared memory: 16 rows of D elements, whose 16-byte chunks are permuted so that matrix
-/// loads meet no bank twice.
+/// A unit in shared memory: 16 rows of D elements, whose 16-byte chunks are permuted (chunk ^ row)
+/// so that matrix loads meet no bank twice.
 template <int D>
 struct UnitTile {
   static constexpr int kChunks = D / 8;
-  static constexpr int kBytes = kUnitTokens * D * 2;
-  static_assert(kChunks % 8 == 0);
+  static constexpr int kRowBytes = D * 2;
+  static constexpr int kBytes = kUnitTokens * kRowBytes;
+  static constexpr int kRowsAtOnce = kWarp / kChunks;  // of a warp's copies
+  static_assert(kRowsAtOnce >= 1 && kBytes % kSharedAlignment == 0);
 
   __device__ static std::uint32_t offset(int row, int chunk) {
-    return static_cast<std::uint32_t>(row * D * 2 + ((chunk ^ (row & 7)) << 4));
+    return static_cast<std::uint32_t>(row * kRowBytes + ((chunk ^ (row & 7)) << 4));
+  }
+  /// From a row's chunk c, c even, to chunk c ^ flip: exclusive or with this.
+  __device__ static constexpr std::uint32_t flip(int chunks) {
+    return static_cast<std::uint32_t>(chunks) << 4;
   }
 };
 
-/// Copies the rows of one unit, `tokens` of them valid, the rest zero: 0 * NaN must not get in.
+/// Copies units of one tensor into shared memory, 16 bytes per lane at a time.
 template <typename T, int D>
-__device__ inline void copy_unit(std::uint32_t tile, const T* first, std::int64_t stride,
-                                 int tokens, int head_dim, int lane, std::uint64_t policy) {
+class UnitReader {
+ public:
   using Tile = UnitTile<D>;
-  constexpr int kRowsAtOnce = kWarp / Tile::kChunks == 0 ? 1 : kWarp / Tile::kChunks;
-  constexpr int kCopies = kUnitTokens / kRowsAtOnce;
-  const int chunk = lane % Tile::kChunks;
-  const int row = lane / Tile::kChunks;
-  const bool inside = chunk * 8 < head_dim;
-  const T* source = inside ? first + row * stride + chunk * 8 : first;
-#pragma unroll
-  for (int i = 0; i < kCopies; ++i) {
-    const int r = row + i * kRowsAtOnce;
-    const bool valid = inside && r < tokens;
-    copy_async16(tile + Tile::offset(r, chunk), valid ? source + i * kRowsAtOnce * stride : first,
-                 valid ? 16 : 0, policy);
+
+  __device__ UnitReader(const KvTensor& tensor, int head_dim, int lane, std::uint64_t policy)
+      : tensor_(tensor),
+        policy_(policy),
+        offset_(lane / Tile::kChunks * tensor.token_stride + lane % Tile::kChunks * 8),
+        row_step_(Tile::kRowsAtOnce * tensor.token_stride),
+        tile_offset_(Tile::offset(lane / Tile::kChunks, lane % Tile::kChunks)),
+        row_(lane / Tile::kChunks),
+        inside_(lane % Tile::kChunks * 8 < head_dim),
+        whole_(head_dim == D) {}
+
+  __device__ void seek(int sequence, int kv_head, int token) {
+    next_ = row_pointer<T>(tensor_, sequence, kv_head, token) + offset_;
   }
-}
+  /// From a unit of the same cache to the one that is `tokens` further and begins at `token`.
+  __device__ void advance(int tokens, int sequence, int kv_head, int token) {
+    if (tensor_.pages != nullptr) return seek(sequence, kv_head, token);
+    next_ += tokens * tensor_.token_stride;
+  }
+
+  /// Rows from `tokens` on become zero: 0 * NaN must not get in.
+  __device__ void copy(std::uint32_t tile, int tokens) const {
+    constexpr int kCopies = kUnitTokens / Tile::kRowsAtOnce;
+    const std::uint32_t target = tile + tile_offset_;
+    const T* source = next_;
+    if (whole_ && tokens >= kUnitTokens) {
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) {
+        copy_async16(place(target, i), source, policy_);
+        source += row_step_;
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kCopies; ++i) {
+      const bool valid = inside_ && row_ + i * Tile::kRowsAtOnce < tokens;
+      copy_async16_or_zero(place(target, i), valid ? source : static_cast<const T*>(tensor_.data),
+                           valid, policy_);
+      source += row_step_;
+    }
+  }
+
+ private:
+  __device__ static std::uint32_t place(std::uint32_t target, int i) {
+    const int rows = i * Tile::kRowsAtOnce;
+    return (target ^ Tile::flip(rows & 7)) + static_cast<std::uint32_t>(rows * Tile::kRowBytes);
+  }
+
+  const KvTensor& tensor_;
+  std::uint64_t policy_;
+  const T* next_ = nullptr;
+  std::int64_t offset_;
+  std::int64_t row_step_;
+  std::uint32_t tile_offset_;
+  int row_;
+  bool inside_;
+  bool whole_;
+};
 
 /// Queries of a group as the B operand of 16 x 8 x 16 products: heads on the N side.
 template <typename T, int D, int kHeads8>
@@ -107,15 +167,15 @@ struct QueryFragments {
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
       const int head = n * 8 + lane / 4;
+      const T* row = q + head * head_dim + (lane % 4) * 2;
 #pragma unroll
       for (int k = 0; k < D / 16; ++k) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int column = k * 16 + half * 8 + (lane % 4) * 2;
-          const bool inside = head < group && column < head_dim;
-          r[n][k][half] = inside ? *reinterpret_cast<const std::uint32_t*>(q + head * head_dim +
-                                                                           column)
-                                 : 0u;
+          const int column = k * 16 + half * 8;
+          const bool inside = head < group && column + (lane % 4) * 2 < head_dim;
+          r[n][k][half] =
+              inside ? __ldg(reinterpret_cast<const std::uint32_t*>(row + column)) : 0u;
         }
       }
     }
@@ -123,27 +183,36 @@ struct QueryFragments {
 };
 
 /// Products of a unit's 16 K rows with the group's queries. s[n][0..3] belong to tokens lane / 4
-/// (0, 1) and lane / 4 + 8 (2, 3) and heads 8 n + 2 (lane % 4) + {0, 1}.
+/// (0, 1) and lane / 4 + 8 (2, 3) and heads 8 n + 2 (lane % 4) + {0, 1}. Even and odd steps have
+/// sums of their own, for half the latency.
 template <typename T, int D, int kHeads8>
 __device__ inline void score_unit(float (&s)[kHeads8][4], std::uint32_t tile,
                                   const QueryFragments<T, D, kHeads8>& queries, int lane) {
+  float odd[kHeads8][4];
 #pragma unroll
   for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[n][i] = 0;
+    for (int i = 0; i < 4; ++i) s[n][i] = odd[n][i] = 0;
   }
+  const std::uint32_t first = tile + UnitTile<D>::offset(lane % 16, lane / 16);
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
-    const Fragment4 rows =
-        load_matrix(tile + UnitTile<D>::offset(lane % 16, 2 * k + lane / 16));
+    const Fragment4 rows = load_matrix(first ^ UnitTile<D>::flip(2 * k));
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
-      multiply_accumulate<T>(s[n], rows, queries.r[n][k][0], queries.r[n][k][1]);
+      multiply_accumulate<T>(k % 2 == 0 ? s[n] : odd[n], rows, queries.r[n][k][0],
+                             queries.r[n][k][1]);
     }
+  }
+#pragma unroll
+  for (int n = 0; n < kHeads8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[n][i] += odd[n][i];
   }
 }
 
-/// Logit from a raw product.
+/// Logit from a raw product. The cap's tanh need not match the CPU's: what a kernel selects, it
+/// selects from its own scores.
 __device__ inline float logit(float product, float scale, float cap) {
   const float scaled = product * scale;
   return cap > 0 ? cap * tanhf(scaled / cap) : scaled;

@@ -14,20 +14,21 @@ struct TileDraw {
   TileScale scale;
   std::uint32_t units;   // of the whole tile
   std::uint32_t first;   // index of the tile's first sample in the head
-  std::uint32_t count;
+  std::uint32_t end;     // of the first sample that is not the tile's
   std::uint32_t before;  // samples of this CTA in earlier (head, tile) pairs
 };
 
 struct HeadTotal {
-  std::uint64_t total;
-  float highest;
+  Strata strata;
+  float scale;             // of the sum of drawn rows
   std::uint32_t offset;    // 24 random bits
   std::uint32_t leftover;  // samples that remainders are dealt (largest remainder)
 };
 
 /// How the ring is used while gathering, for host (sizes) and device.
 struct GatherLayout {
-  int heads;    // bytes before each array
+  int sum;  // bytes before each array
+  int heads;
   int draws;
   int sums;
   int remainders;
@@ -38,7 +39,8 @@ struct GatherLayout {
                                   int entry_count) {
     const int items = group > warps ? group : warps;
     GatherLayout layout{};
-    layout.heads = 0;
+    layout.sum = 0;
+    layout.heads = layout.sum + warps * kWarp * static_cast<int>(sizeof(Weighted));
     layout.draws = layout.heads + group * static_cast<int>(sizeof(HeadTotal));
     layout.sums = (layout.draws + pairs * static_cast<int>(sizeof(TileDraw)) + 15) / 16 * 16;
     layout.remainders = layout.sums + items * row * 4;
@@ -62,6 +64,7 @@ class SantaGather {
     const int group = a_.step.group();
     const GatherLayout layout = GatherLayout::of(group, Shape::kWarps, D, a_.pairs,
                                                  ranked ? group * a_.tiles : 0, 0);
+    sum_ = reinterpret_cast<Weighted*>(shared + layout.sum);
     heads_ = reinterpret_cast<HeadTotal*>(shared + layout.heads);
     draws_ = reinterpret_cast<TileDraw*>(shared + layout.draws);
     sums_ = reinterpret_cast<float*>(shared + layout.sums);
@@ -70,18 +73,27 @@ class SantaGather {
   }
 
   __device__ void run() {
-    UnitStream blocks = units_of_worker(a_.split, static_cast<int>(blockIdx.x), 0, 1);
+    const int cta = static_cast<int>(blockIdx.x);
+    launch_ = a_.partials.launches.current(gridDim.x);
+    UnitStream blocks = units_of_worker(a_.split, cta, 0, 1);
+    const TeamSplit::Team first = blocks.team;
+    TeamSplit::Team last = first;
     int index = 0;
     while (!blocks.done()) {
       own_ = blocks;
       own_index_ = index;
-      const std::int64_t stop = min(blocks.team.end, blocks.end);
-      own_blocks_ = static_cast<int>((stop - blocks.position + blocks.step - 1) / blocks.step);
+      const std::int32_t stop = min(blocks.team.end, blocks.end);
+      own_blocks_ = (stop - blocks.position + blocks.step - 1) / blocks.step;
+      last = own_.team;
       gather_team();
       index += own_blocks_;
       blocks.position += own_blocks_ * blocks.step;
       blocks.settle(a_.split);
     }
+    __syncthreads();
+    if (threadIdx.x == 0) a_.partials.launches.leave();
+    add_up_team(first, cta);
+    if (last.begin != first.begin) add_up_team(last, cta);
   }
 
  private:
@@ -94,21 +106,29 @@ class SantaGather {
   };
 
   __device__ void gather_team() {
-    context_ = a_.step.contexts[static_cast<std::size_t>(own_.team.sequence)];
-    tiles_ = (context_ + a_.tile - 1) / a_.tile;
-    own_tiles_ = min(own_blocks_ * (kBlockTokens / a_.tile), tiles_);
-    epoch_ = 1 + *const_cast<volatile std::uint32_t*>(epoch_of(a_, own_.team));
+    const int per_block = kBlockTokens / a_.tile;
+    tiles_ = (a_.step.contexts[static_cast<std::size_t>(own_.team.sequence)] + a_.tile - 1) / a_.tile;
+    first_block_ = own_.position - own_.team.begin;
+    const int past_end = (first_block_ + (own_blocks_ - 1) * own_.step + 1) * per_block - tiles_;
+    own_tiles_ = own_blocks_ * per_block - max(past_end, 0);
+    stamp(a_,2); //DBG
     for (int head = warp_; head < a_.step.group(); head += Shape::kWarps) read_head(head);
     __syncthreads();
+    stamp(a_,3); //DBG
     count_samples();
     __syncthreads();
+    stamp(a_,4); //DBG
     if (warp_ == 0) add_up_counts();
     __syncthreads();
+    stamp(a_,5); //DBG
     find_rows();
     __syncthreads();
+    stamp(a_,6); //DBG
     gather_rows();
     __syncthreads();
+    stamp(a_,7); //DBG
     write_sums();
+    stamp(a_,9); //DBG
   }
 
   __device__ RandomStream random_of(int head, Purpose purpose) const {
@@ -121,9 +141,9 @@ class SantaGather {
 
   /// Waits until the tiles' records of this launch are there; tiles past the end have no mass.
   __device__ LaneTiles read_tiles(int head, int first) const {
-    const TileRecord* records = records_of(a_, own_.team, head);
+    const TaggedPair* records = records_of(a_, own_.team, head);
     LaneTiles tiles;
-    TileRecord record[kTilesPerLane];
+    TaggedPair record[kTilesPerLane];
     bool complete = false;
     while (!complete) {
       complete = true;
@@ -133,15 +153,15 @@ class SantaGather {
       }
 #pragma unroll
       for (int i = 0; i < kTilesPerLane; ++i) {
-        const bool present = record[i].epoch_a == epoch_ && record[i].epoch_b == epoch_;
+        const bool present = record[i].a.launch == launch_ && record[i].b.launch == launch_;
         complete = complete && (first + i >= tiles_ || present);
       }
     }
 #pragma unroll
     for (int i = 0; i < kTilesPerLane; ++i) {
       const bool valid = first + i < tiles_;
-      tiles.highest[i] = valid ? __uint_as_float(record[i].highest) : -INFINITY;
-      tiles.units[i] = valid ? record[i].units : 0;
+      tiles.highest[i] = valid ? __uint_as_float(record[i].a.word) : -INFINITY;
+      tiles.units[i] = valid ? record[i].b.word : 0;
     }
     return tiles;
   }
@@ -166,12 +186,20 @@ class SantaGather {
       if (tiles_ > kAtOnce) tiles = read_tiles(head, first);
       start = place_tiles(head, first, tiles, highest, start);
     }
-    if (a_.rule == SantaRule::kLargestRemainder) deal_whole_samples(head, highest, start);
+    if (a_.rule == SantaRule::kLargestRemainder) deal_whole_samples(head, start);
     if (lane_ == 0) {
-      heads_[head].total = start;
-      heads_[head].highest = highest;
+      heads_[head].strata = Strata::of(start, a_.samples);
+      heads_[head].scale = share_of_rows(head, highest, start) / static_cast<float>(a_.samples);
       heads_[head].offset = random_of(head, Purpose::kSampleOffset).threshold24(0);
     }
+  }
+
+  /// The softmax's share that belongs to rows, not to the head's sink.
+  __device__ float share_of_rows(int head, float highest, std::uint64_t total) const {
+    if (a_.step.sink_logits == nullptr) return 1;
+    const double sink = a_.step.sink_logits[own_.team.kv_head * a_.step.group() + head];
+    const double rows = static_cast<double>(total) * 0x1p-40;
+    return static_cast<float>(rows / (rows + exp(sink - highest)));
   }
 
   /// Returns the mass up to the end of the warp's tiles.
@@ -211,14 +239,15 @@ class SantaGather {
   __device__ int own_tile(int tile) const {
     if (tile >= tiles_) return -1;
     const int per_block = kBlockTokens / a_.tile;
-    const std::int64_t distance = own_.team.begin + tile / per_block - own_.position;
-    if (distance < 0 || distance % own_.step != 0) return -1;
-    const std::int64_t block = distance / own_.step;
-    return block < own_blocks_ ? static_cast<int>(block) * per_block + tile % per_block : -1;
+    const int distance = tile / per_block - first_block_;
+    if (distance < 0) return -1;
+    const int block = own_.step == 1 ? distance : distance / own_.step;
+    if (block * own_.step != distance || block >= own_blocks_) return -1;
+    return block * per_block + tile % per_block;
   }
 
   /// Largest remainder: every tile's whole samples; remainders take the place of masses.
-  __device__ void deal_whole_samples(int head, float, std::uint64_t total) {
+  __device__ void deal_whole_samples(int head, std::uint64_t total) {
     __syncwarp();
     std::uint64_t* remainders = remainders_ + head * a_.tiles;
     std::uint32_t dealt = 0;
@@ -227,7 +256,7 @@ class SantaGather {
       remainders[tile] = share.remainder;
       dealt += share.whole;
       const int own = own_tile(tile);
-      if (own >= 0) draws_[head * own_tiles_ + own].count = share.whole;
+      if (own >= 0) draws_[head * own_tiles_ + own].end = share.whole;
     }
     dealt = __reduce_add_sync(0xffffffffu, dealt);
     if (lane_ == 0) heads_[head].leftover = a_.samples - dealt;
@@ -240,23 +269,28 @@ class SantaGather {
       for (int p = warp_; p < pairs; p += Shape::kWarps) deal_remainder(p);
       return;
     }
-    const bool budgets = a_.rule == SantaRule::kSystematicBudgets;
-    for (int p = static_cast<int>(threadIdx.x); p < pairs; p += Shape::kThreads) {
-      TileDraw& draw = draws_[p];
-      const int head = p / own_tiles_;
-      const Strata strata = Strata::of(heads_[head].total, a_.samples);
-      const auto below = [&](std::uint64_t mass) {
-        if (a_.rule == SantaRule::kStratified) {
-          const RandomStream random = random_of(head, Purpose::kSampleOffset);
-          return strata.below(mass, [&](std::uint32_t m) { return random.threshold24(m); });
-        }
-        const std::uint32_t offset =
-            budgets ? random_of(head, Purpose::kBudgetOffset).threshold24(0) : heads_[head].offset;
-        return strata.below(mass, [&](std::uint32_t) { return offset; });
-      };
-      draw.first = below(draw.start);
-      draw.count = below(draw.start + draw.mass) - draw.first;
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * pairs; i += Shape::kThreads) {
+      TileDraw& draw = draws_[i / 2];
+      const int head = i / 2 / own_tiles_;
+      if (i % 2 == 0) {
+        draw.first = samples_below(head, draw.start);
+      } else {
+        draw.end = samples_below(head, draw.start + draw.mass);
+      }
     }
+  }
+
+  /// Samples of a head, or budgets of its tiles, that fall below a mass.
+  __device__ std::uint32_t samples_below(int head, std::uint64_t mass) const {
+    const Strata& strata = heads_[head].strata;
+    if (a_.rule == SantaRule::kStratified) {
+      const RandomStream random = random_of(head, Purpose::kSampleOffset);
+      return strata.below(mass, [&](std::uint32_t m) { return random.threshold24(m); });
+    }
+    const std::uint32_t offset = a_.rule == SantaRule::kSystematicBudgets
+                                     ? random_of(head, Purpose::kBudgetOffset).threshold24(0)
+                                     : heads_[head].offset;
+    return strata.below(mass, [&](std::uint32_t) { return offset; });
   }
 
   /// A warp ranks the remainder of one pair among all tiles of the head; ties go to lower tiles.
@@ -270,14 +304,12 @@ class SantaGather {
       ahead += remainders[other] > mine || (remainders[other] == mine && other < tile) ? 1u : 0u;
     }
     ahead = __reduce_add_sync(0xffffffffu, ahead);
-    if (lane_ == 0 && ahead < heads_[head].leftover) ++draws_[pair].count;
+    if (lane_ == 0 && ahead < heads_[head].leftover) ++draws_[pair].end;
   }
 
   __device__ int tile_of_own(int own) const {
     const int per_block = kBlockTokens / a_.tile;
-    const std::int64_t block =
-        own_.position - own_.team.begin + own / per_block * own_.step;
-    return static_cast<int>(block) * per_block + own % per_block;
+    return (first_block_ + own / per_block * own_.step) * per_block + own % per_block;
   }
 
   /// Warp 0: exclusive sums of the counts.
@@ -286,7 +318,7 @@ class SantaGather {
     std::uint32_t total = 0;
     for (int base = 0; base < pairs; base += kWarp) {
       const int p = base + lane_;
-      const std::uint32_t count = p < pairs ? draws_[p].count : 0;
+      const std::uint32_t count = p < pairs ? draws_[p].end - draws_[p].first : 0;
       std::uint32_t through = count;
 #pragma unroll
       for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -301,7 +333,9 @@ class SantaGather {
   /// Samples before pair p; all of the CTA's for p = pairs.
   __device__ std::uint32_t samples_before(int p) const {
     const int pairs = a_.step.group() * own_tiles_;
-    return p < pairs ? draws_[p].before : draws_[pairs - 1].before + draws_[pairs - 1].count;
+    if (p < pairs) return draws_[p].before;
+    const TileDraw& last = draws_[pairs - 1];
+    return last.before + last.end - last.first;
   }
 
   __device__ void find_rows() {
@@ -342,12 +376,9 @@ class SantaGather {
         a_.offset_per_tile ? random_of(head, Purpose::kSampleOffset)
                                  .threshold24(static_cast<std::uint32_t>(tile))
                            : heads_[head].offset;
-    const std::uint64_t threshold = Strata::of(draw.units, draw.count).threshold(sample, offset);
-    int row = 0;
-    for (int step = a_.tile / 2; step > 0; step /= 2) {
-      if (prefix[row + step - 1] <= threshold) row += step;
-    }
-    return row;
+    const std::uint64_t threshold =
+        Strata::of(draw.units, draw.end - draw.first).threshold(sample, offset);
+    return row_above(prefix, static_cast<std::uint32_t>(threshold));
   }
 
   __device__ int row_in_head(const TileDraw& draw, int head, std::uint32_t sample,
@@ -357,10 +388,15 @@ class SantaGather {
                                      ? random_of(head, Purpose::kSampleOffset).threshold24(m)
                                      : heads_[head].offset;
     const std::uint64_t threshold =
-        Strata::of(heads_[head].total, a_.samples).threshold(m, offset) - draw.start;
+        heads_[head].strata.threshold(m, offset) - draw.start;
+    return row_above(prefix, units_above(threshold, draw.scale) - 1);
+  }
+
+  /// First row of a tile whose prefix sum exceeds `units`, which the last one's does.
+  __device__ int row_above(const std::uint32_t* prefix, std::uint32_t units) const {
     int row = 0;
     for (int step = a_.tile / 2; step > 0; step /= 2) {
-      if (head_mass(prefix[row + step - 1], draw.scale) <= threshold) row += step;
+      if (prefix[row + step - 1] <= units) row += step;
     }
     return row;
   }
@@ -458,84 +494,67 @@ class SantaGather {
            own_.team.kv_head * a_.step.group();
   }
 
-  /// The warps' sums become the CTA's; the last CTA of the team adds those up and writes.
+  /// The warps' sums become the CTA's: output if the team is its own, else a partial result.
   __device__ void write_sums() {
     const int group = a_.step.group();
     const int parts = parts_per_head();
-    const TeamSplit::Members members = a_.split.members(own_.team);
+    const bool alone = a_.split.members(own_.team).count == 1;
     const int slot = slot_of(a_.split, own_.team, static_cast<int>(blockIdx.x));
-    for (int i = static_cast<int>(threadIdx.x); i < group * D; i += Shape::kThreads) {
-      const int head = i / D;
-      float value = 0;
-      for (int p = 0; p < parts; ++p) value += sums_[(head * parts + p) * D + i % D];
-      if (members.count == 1) {
-        write_output(head, i % D, value);
-      } else {
-        a_.partials.values[std::int64_t{slot} * group * D + i] = value;
-      }
-    }
-    __shared__ int last;
-    const int index = own_.team.sequence * a_.step.kv_heads + own_.team.kv_head;
-    if (!arrives_last(a_.partials.tickets + index, members.count, &last)) return;
-    if (members.count > 1) add_up_team(members);
-    if (threadIdx.x == 0) *epoch_of(a_, own_.team) = epoch_;
-  }
-
-  __device__ void add_up_team(const TeamSplit::Members& members) {
-    constexpr int kAtOnce = 16;
-    const int group = a_.step.group();
-    const int first_slot = slot_of(a_.split, own_.team, members.first);
     for (int i = static_cast<int>(threadIdx.x); i < group * D / 2; i += Shape::kThreads) {
+      const int head = 2 * i / D;
+      const int column = 2 * i % D;
       float2 sum = {0, 0};
-      for (int begin = 0; begin < members.count; begin += kAtOnce) {
-        float2 values[kAtOnce];
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const int member = begin + j;
-          const int slot = member == 0 ? first_slot : 2 * (members.first + member);
-          const auto* row = reinterpret_cast<const float2*>(a_.partials.values +
-                                                            std::int64_t{slot} * group * D);
-          values[j] = member < members.count ? __ldcg(row + i) : float2{0, 0};
-        }
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          sum.x += values[j].x;
-          sum.y += values[j].y;
-        }
+      for (int p = 0; p < parts; ++p) {
+        const auto part =
+            *reinterpret_cast<const float2*>(sums_ + (head * parts + p) * D + column);
+        sum.x += part.x;
+        sum.y += part.y;
       }
-      write_output(2 * i / D, 2 * i % D, sum.x);
-      write_output(2 * i / D, 2 * i % D + 1, sum.y);
+      sum.x *= heads_[head].scale;
+      sum.y *= heads_[head].scale;
+      if (alone) {
+        write_output(own_.team, head, column, sum.x);
+        write_output(own_.team, head, column + 1, sum.y);
+      } else {
+        publish(a_.partials.values + slot * (group * D / 2) + i, __float_as_uint(sum.x),
+                __float_as_uint(sum.y), launch_);
+      }
     }
   }
 
-  __device__ void write_output(int head, int column, float value) {
+  __device__ void add_up_team(const TeamSplit::Team& team, int cta) {
+    if (a_.split.members(team).count == 1) return;
+    const TeamSum<D, Shape::kWarps, false> sum(a_.partials, a_.split, a_.step.group(), sum_,
+                                               launch_);
+    sum.run(team, cta, [&](int head, int column, const Weighted& total) {
+      write_output(team, head, column, total.value);
+    });
+  }
+
+  __device__ void write_output(const TeamSplit::Team& team, int head, int column, float value) {
     if (column >= a_.step.head_dim) return;
-    double share = 1;  // of the softmax that belongs to rows, not to the head's sink
-    if (a_.step.sink_logits != nullptr) {
-      const double sink = a_.step.sink_logits[own_.team.kv_head * a_.step.group() + head];
-      const double rows = static_cast<double>(heads_[head].total) * 0x1p-40;
-      share = rows / (rows + exp(sink - heads_[head].highest));
-    }
-    const auto scale = static_cast<float>(share / a_.samples);
-    store_output(a_.step, (first_head() + head) * a_.step.head_dim + column, scale * value);
+    const std::int64_t row = std::int64_t{team.sequence} * a_.step.q_heads +
+                             team.kv_head * a_.step.group() + head;
+    store_output(a_.step, row * a_.step.head_dim + column, value);
   }
 
   const SantaArguments& a_;
   SantaShared shared_;
   int warp_;
   int lane_;
+  Weighted* sum_;              // [threads]
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
   float* sums_;                // [items, D]
   std::uint64_t* remainders_;  // [group, tiles]
   std::int32_t* entries_;      // rows drawn, by head and row
   UnitStream own_;             // this CTA's first block of the team
+  std::uint32_t launch_ = 0;   // this launch's number
   int own_index_ = 0;          // its number in the CTA
   int own_blocks_ = 0;
   int own_tiles_ = 0;
+  int first_block_ = 0;  // of this CTA in the team
   int tiles_ = 0;
-  int context_ = 0;
-  std::uint32_t epoch_ = 0;
 };
 
 }  // namespace kvsim::device

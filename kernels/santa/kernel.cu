@@ -21,8 +21,10 @@ using namespace device;
 template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(kSharedAlignment) char shared[];
+  stamp(arguments,0); //DBG
   SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run();
+  stamp(arguments,1); //DBG
   __syncthreads();
   SantaGather<T, D, kLarge>(arguments, shared).run();
 }
@@ -30,14 +32,14 @@ __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
 template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_stream_kernel(const __grid_constant__ SantaArguments arguments) {
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(kSharedAlignment) char shared[];
   SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run();
 }
 
 template <typename T, int D, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(kSharedAlignment) char shared[];
   SantaGather<T, D, kLarge>(arguments, shared).run();
 }
 
@@ -50,6 +52,7 @@ struct SantaOptions {
   bool fallback = false;  // two launches instead of a cooperative one
 };
 
+}unsigned long long* g_stamps=nullptr;namespace{ //DBG
 class SantaKernel : public Kernel {
  public:
   explicit SantaKernel(const SantaOptions& options) : options_(options) {}
@@ -102,7 +105,7 @@ class SantaKernel : public Kernel {
       using T = typename I::Element;
       if (options_.fallback) {
         run(santa_stream_kernel<T, I::kDim, I::kHeads8, I::kLarge>, false);
-        run(santa_gather_kernel<T, I::kDim, I::kLarge>, false);
+        run(santa_gather_kernel<T, I::kDim, I::kLarge>, true);
       } else {
         run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge>, true);
       }
@@ -119,7 +122,8 @@ class SantaKernel : public Kernel {
   template <typename Shape>
   static int shared_bytes(const SantaArguments& a) {
     const int row = a.step.group() * kStashRow;
-    return Shape::kRingBytes + 4 * ((a.blocks_per_cta + 31) / 32 * 32 + a.shared_blocks * row);
+    return Shape::kRingBytes +
+           4 * (SantaShared::flag_words(a.blocks_per_cta) + a.shared_blocks * row);
   }
 
   /// Arguments of a launch and the workspace they take.
@@ -130,6 +134,7 @@ class SantaKernel : public Kernel {
     constexpr int kReservedBytes = 2048;  // the system's share and static variables
     SantaArguments a;
     a.step = step;
+    a.stamps=g_stamps; //DBG
     a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockTokens, limits.sms, 1);
     a.rule = options_.rule;
     a.samples = options_.samples;
@@ -157,11 +162,10 @@ class SantaKernel : public Kernel {
     const auto group = static_cast<std::size_t>(a.step.group());
     const auto dim = static_cast<std::size_t>(head_class(a.step.head_dim));
     Carver carver(workspace);
-    a.partials.tickets = carver.take<std::uint32_t>(teams);
-    a.epochs = carver.take<std::uint32_t>(teams);
-    a.records = carver.take<TileRecord>(teams * group * static_cast<std::size_t>(a.tiles));
+    a.partials.launches.left = carver.take<unsigned long long>(1);
+    a.records = carver.take<TaggedPair>(teams * group * static_cast<std::size_t>(a.tiles));
     a.partials.values =
-        carver.take<float>(2 * static_cast<std::size_t>(a.split.ctas) * group * dim);
+        carver.take<TaggedPair>(static_cast<std::size_t>(a.split.ctas) * group * dim);
     if (a.shared_blocks < a.blocks_per_cta) {
       a.stash = carver.take<std::uint32_t>(static_cast<std::size_t>(a.split.total()) * group *
                                            kStashRow);

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "core/exact_math.h"
-#include "kernels/device/merge.cuh"
+#include "kernels/device/exchange.cuh"
 #include "kernels/device/step.h"
 #include "kernels/device/team_split.h"
 #include "kernels/device/units.cuh"
@@ -19,22 +19,12 @@ inline constexpr int kStashRow = kBlockTokens + 4;  // words, padded against ban
 
 enum class SantaRule { kSystematic, kStratified, kLargestRemainder, kSystematicBudgets };
 
-/// What a tile tells the others: its largest score and its units (rule.h). Each half carries the
-/// epoch of its launch, so the data is its own barrier: readers poll until the epoch is there.
-struct TileRecord {
-  std::uint32_t highest;
-  std::uint32_t epoch_a;
-  std::uint32_t units;
-  std::uint32_t epoch_b;
-};
-
 struct SantaArguments {
   DeviceStep step;
   TeamSplit split;      // in blocks
   Partials partials;
-  TileRecord* records = nullptr;    // [teams, group, tiles]
-  std::uint32_t* epochs = nullptr;  // [teams], launches finished
-  std::uint32_t* stash = nullptr;   // [blocks, group, kStashRow], for blocks that shared memory lacks
+  TaggedPair* records = nullptr;  // [teams, group, tiles]: a tile's largest score and its units
+  std::uint32_t* stash = nullptr;  // [blocks, group, kStashRow], for blocks that shared memory lacks
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
   std::int32_t tile = 256;         // 32, 64, 128 or 256 tokens
@@ -43,7 +33,10 @@ struct SantaArguments {
   std::int32_t blocks_per_cta = 0;
   std::int32_t pairs = 0;  // most (head, tile) pairs of a CTA in one team
   bool offset_per_tile = false;
+  unsigned long long* stamps = nullptr;  //DBG
 };
+__device__ inline void stamp(const SantaArguments& a, int i){ if(a.stamps&&threadIdx.x==0){unsigned long long t;asm volatile("mov.u64 %0, %globaltimer;":"=l"(t));a.stamps[blockIdx.x*16+i]=t;}} //DBG
+
 
 template <int D, bool kLarge>
 struct SantaShape {
@@ -61,7 +54,10 @@ struct SantaShared {
 
   __device__ SantaShared(const SantaArguments& a, char* shared, int ring_bytes)
       : done(reinterpret_cast<std::uint32_t*>(shared + ring_bytes)),
-        stash(done + (a.blocks_per_cta + 31) / 32 * 32) {}
+        stash(done + flag_words(a.blocks_per_cta)) {}
+
+  /// 32-bit words before the stash.
+  KVSIM_HD static int flag_words(int blocks_per_cta) { return (blocks_per_cta + 31) / 32 * 32; }
 };
 
 /// Scores or prefix sums of head 0 in the CTA's block number `index`, flat position `block`.
@@ -71,31 +67,10 @@ __device__ inline std::uint32_t* stash_of(const SantaArguments& a, const SantaSh
   return index < a.shared_blocks ? shared.stash + index * row : a.stash + block * row;
 }
 
-__device__ inline TileRecord* records_of(const SantaArguments& a, const TeamSplit::Team& team,
+__device__ inline TaggedPair* records_of(const SantaArguments& a, const TeamSplit::Team& team,
                                          int head) {
   const int index = team.sequence * a.step.kv_heads + team.kv_head;
   return a.records + (std::int64_t{index} * a.step.group() + head) * a.tiles;
-}
-
-__device__ inline std::uint32_t* epoch_of(const SantaArguments& a, const TeamSplit::Team& team) {
-  return a.epochs + team.sequence * a.step.kv_heads + team.kv_head;
-}
-
-__device__ inline void publish(TileRecord* record, float highest, std::uint32_t units,
-                               std::uint32_t epoch) {
-  const std::uint64_t tag = std::uint64_t{epoch} << 32;
-  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(record),
-               "l"(tag | __float_as_uint(highest)), "l"(tag | units)
-               : "memory");
-}
-
-__device__ inline TileRecord peek(const TileRecord* record) {
-  std::uint64_t a;
-  std::uint64_t b;
-  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(record)
-               : "memory");
-  return {static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(a >> 32),
-          static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32)};
 }
 
 template <typename T, int D, int kHeads8, bool kLarge>
@@ -110,26 +85,28 @@ class SantaStream {
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +
               static_cast<std::uint32_t>(warp_ * Shape::kStages * UnitTile<D>::kBytes)),
-        policy_(evict_first_policy()) {}
+        ahead_(units_of_worker(a_.split, static_cast<int>(blockIdx.x), 0, 1)),
+        keys_(a_.step.k, a_.step.head_dim, lane_, evict_first_policy()) {}
 
   __device__ void run() {
-    UnitStream blocks = units_of_worker(a_.split, static_cast<int>(blockIdx.x), 0, 1);
-    ahead_ = blocks;
-    for (int s = 0; s < Shape::kStages; ++s) copy_ahead(s);
+    UnitStream blocks = ahead_;
+    seek();
+    for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * UnitTile<D>::kBytes);
     for (int i = static_cast<int>(threadIdx.x); i < a_.blocks_per_cta; i += Shape::kThreads) {
       shared_.done[i] = 0;
     }
+    launch_ = a_.partials.launches.current(gridDim.x);
+    load_queries(blocks.team);
     __syncthreads();
-    std::int64_t team_begin = -1;
+    tile_ = ring_;
     UnitStream before = blocks;
     int index = 0;
-    for (; !blocks.done(); ++index) {
-      if (blocks.team.begin != team_begin) load_queries(blocks.team);
-      team_begin = blocks.team.begin;
+    while (!blocks.done()) {
       score_block(blocks, index);
       if (index > 0) finish_block(before, index - 1);
       before = blocks;
-      blocks.advance(a_.split);
+      ++index;
+      if (blocks.advance(a_.split)) load_queries(blocks.team);
     }
     if (index > 0) finish_block(before, index - 1);
   }
@@ -144,24 +121,40 @@ class SantaStream {
 
   __device__ int tokens_from(const UnitStream& blocks) const {
     return a_.step.contexts[static_cast<std::size_t>(blocks.team.sequence)] -
-           static_cast<int>(blocks.position - blocks.team.begin) * kBlockTokens;
+           (blocks.position - blocks.team.begin) * kBlockTokens;
+  }
+
+  /// The first token of this warp's next unit.
+  __device__ int ahead_token() const {
+    return (ahead_.position - ahead_.team.begin) * kBlockTokens +
+           (warp_ + ahead_unit_ * Shape::kWarps) * kUnitTokens;
+  }
+
+  __device__ void seek() {
+    if (ahead_.done()) return;
+    // A warp's first unit may lie past the end of a short block; its rows are not read then.
+    ahead_tokens_ = tokens_from(ahead_) - warp_ * kUnitTokens;
+    if (ahead_tokens_ > 0) keys_.seek(ahead_.team.sequence, ahead_.team.kv_head, ahead_token());
   }
 
   /// Starts the copy of this warp's next unit; an empty group when none is left.
-  __device__ void copy_ahead(int stage) {
+  __device__ void copy_ahead(std::uint32_t tile) {
     if (!ahead_.done()) {
-      const int inside = (warp_ + ahead_unit_ * Shape::kWarps) * kUnitTokens;
-      const int tokens = tokens_from(ahead_) - inside;
-      if (tokens > 0) {
-        const int token =
-            static_cast<int>(ahead_.position - ahead_.team.begin) * kBlockTokens + inside;
-        copy_unit<T, D>(ring_ + static_cast<std::uint32_t>(stage * UnitTile<D>::kBytes),
-                        row_pointer<T>(a_.step.k, ahead_.team.sequence, ahead_.team.kv_head, token),
-                        a_.step.k.token_stride, tokens, a_.step.head_dim, lane_, policy_);
-      }
+      if (ahead_tokens_ > 0) keys_.copy(tile, ahead_tokens_);
+      int jump = Shape::kWarps * kUnitTokens;
+      bool moved = false;
       if (++ahead_unit_ == Shape::kUnitsPerWarp) {
         ahead_unit_ = 0;
-        ahead_.advance(a_.split);
+        jump += (ahead_.step - 1) * kBlockTokens;
+        moved = ahead_.advance(a_.split);
+      }
+      if (moved) {
+        seek();
+      } else {
+        ahead_tokens_ -= jump;
+        if (ahead_tokens_ > 0) {
+          keys_.advance(jump, ahead_.team.sequence, ahead_.team.kv_head, ahead_token());
+        }
       }
     }
     commit_copies();
@@ -170,19 +163,23 @@ class SantaStream {
   /// Scores this warp's units of a block into the stash.
   __device__ void score_block(const UnitStream& blocks, int index) {
     std::uint32_t* stash = stash_of(a_, shared_, index, blocks.position);
-    const int tokens = tokens_from(blocks);
-#pragma unroll
+    int tokens = tokens_from(blocks) - warp_ * kUnitTokens;
+#pragma unroll 1
     for (int u = 0; u < Shape::kUnitsPerWarp; ++u) {
       const int inside = (warp_ + u * Shape::kWarps) * kUnitTokens;
       wait_copies<Shape::kStages - 1>();
       __syncwarp();
       float s[kHeads8][4];
-      score_unit<T, D, kHeads8>(s, ring_ + static_cast<std::uint32_t>(stage_ * UnitTile<D>::kBytes),
-                                queries_, lane_);
+      score_unit<T, D, kHeads8>(s, tile_, queries_, lane_);
       __syncwarp();
-      copy_ahead(stage_);
-      stage_ = stage_ + 1 == Shape::kStages ? 0 : stage_ + 1;
-      store_scores(s, stash, blocks, inside, tokens);
+      copy_ahead(tile_);
+      tile_ = tile_ + UnitTile<D>::kBytes == ring_ + Shape::kStages * UnitTile<D>::kBytes
+                  ? ring_
+                  : tile_ + UnitTile<D>::kBytes;
+      finish_scores(s, tokens);
+      store_scores(s, stash + inside);
+      if (a_.step.scores != nullptr) dump(s, blocks, inside, tokens);
+      tokens -= Shape::kWarps * kUnitTokens;
     }
     __syncwarp();
     if (lane_ == 0) {
@@ -191,28 +188,51 @@ class SantaStream {
     }
   }
 
-  __device__ void store_scores(const float (&s)[kHeads8][4], std::uint32_t* stash,
-                               const UnitStream& blocks, int inside, int tokens) {
+  __device__ void finish_scores(float (&s)[kHeads8][4], int tokens) const {
+    const bool plain = a_.step.logit_cap <= 0 && tokens >= kUnitTokens;
+#pragma unroll
+    for (int n = 0; n < kHeads8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (plain) {
+          s[n][i] *= a_.step.scale;
+        } else {
+          const bool valid = lane_ / 4 + 8 * (i / 2) < tokens;
+          s[n][i] = valid ? logit(s[n][i], a_.step.scale, a_.step.logit_cap) : -INFINITY;
+        }
+      }
+    }
+  }
+
+  __device__ void store_scores(const float (&s)[kHeads8][4], std::uint32_t* stash) const {
+#pragma unroll
+    for (int n = 0; n < kHeads8; ++n) {
+      const int head = 8 * n + 2 * (lane_ % 4);
+      std::uint32_t* target = stash + head * kStashRow + lane_ / 4;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (head + i % 2 < a_.step.group()) {
+          target[i % 2 * kStashRow + 8 * (i / 2)] = __float_as_uint(s[n][i]);
+        }
+      }
+    }
+  }
+
+  __device__ void dump(const float (&s)[kHeads8][4], const UnitStream& blocks, int inside,
+                       int tokens) const {
+    const std::int64_t first_head = std::int64_t{blocks.team.sequence} * a_.step.q_heads +
+                                    blocks.team.kv_head * a_.step.group();
+    const int first_token = (blocks.position - blocks.team.begin) * kBlockTokens + inside;
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int head = 8 * n + 2 * (lane_ % 4) + i % 2;
-        const int token = inside + lane_ / 4 + 8 * (i / 2);
-        if (head >= a_.step.group()) continue;
-        const float score =
-            token < tokens ? logit(s[n][i], a_.step.scale, a_.step.logit_cap) : -INFINITY;
-        stash[head * kStashRow + token] = __float_as_uint(score);
-        if (a_.step.scores != nullptr && token < tokens) dump(blocks, head, token, score);
+        const int token = lane_ / 4 + 8 * (i / 2);
+        if (head >= a_.step.group() || token >= tokens) continue;
+        a_.step.scores[(first_head + head) * a_.step.dump_stride + first_token + token] = s[n][i];
       }
     }
-  }
-
-  __device__ void dump(const UnitStream& blocks, int head, int token, float score) {
-    const std::int64_t row = std::int64_t{blocks.team.sequence} * a_.step.q_heads +
-                             blocks.team.kv_head * a_.step.group() + head;
-    const std::int64_t first = (blocks.position - blocks.team.begin) * kBlockTokens;
-    a_.step.scores[row * a_.step.dump_stride + first + token] = score;
   }
 
   /// The heads of a block are dealt out over the warps; each turns scores into prefix sums while the
@@ -225,16 +245,14 @@ class SantaStream {
     while (*done != static_cast<std::uint32_t>(Shape::kWarps)) {
     }
     __threadfence_block();
-    const std::uint32_t epoch = 1 + *const_cast<volatile std::uint32_t*>(epoch_of(a_, blocks.team));
     std::uint32_t* stash = stash_of(a_, shared_, index, blocks.position);
     for (int head = first; head < group; head += Shape::kWarps) {
-      finish_head(stash + head * kStashRow, blocks, head, epoch);
+      finish_head(stash + head * kStashRow, blocks, head);
     }
   }
 
   /// Each lane holds 8 tokens; a tile is 4 to 32 lanes.
-  __device__ void finish_head(std::uint32_t* stash, const UnitStream& blocks, int head,
-                              std::uint32_t epoch) {
+  __device__ void finish_head(std::uint32_t* stash, const UnitStream& blocks, int head) {
     constexpr int kTokens = kBlockTokens / kWarp;
     const int lanes = a_.tile / kTokens;
     auto* mine = reinterpret_cast<uint4*>(stash + lane_ * kTokens);
@@ -265,10 +283,10 @@ class SantaStream {
     for (int i = 0; i < kTokens; ++i) word[i] += before;
     mine[0] = *reinterpret_cast<uint4*>(word);
     mine[1] = *reinterpret_cast<uint4*>(word + 4);
-    const std::int64_t first = (blocks.position - blocks.team.begin) * (kBlockTokens / a_.tile);
+    const int first = (blocks.position - blocks.team.begin) * (kBlockTokens / a_.tile);
     if (lane_ % lanes == lanes - 1 && !empty) {
-      publish(records_of(a_, blocks.team, head) + first + lane_ / lanes, highest, sum + before,
-              epoch);
+      publish(records_of(a_, blocks.team, head) + first + lane_ / lanes, __float_as_uint(highest),
+              sum + before, launch_);
     }
   }
 
@@ -277,10 +295,12 @@ class SantaStream {
   int warp_;
   int lane_;
   std::uint32_t ring_;
-  std::uint64_t policy_;
+  std::uint32_t tile_ = 0;  // of the ring: the one that is scored next
   UnitStream ahead_;
-  int ahead_unit_ = 0;
-  int stage_ = 0;
+  std::uint32_t launch_ = 0;  // this launch's number
+  int ahead_unit_ = 0;    // of this warp in the block
+  int ahead_tokens_ = 0;  // from the unit to the end of its sequence
+  UnitReader<T, D> keys_;
   QueryFragments<T, D, kHeads8> queries_;
 };
 

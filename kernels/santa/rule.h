@@ -43,32 +43,59 @@ KVSIM_HD inline std::uint64_t head_mass(std::uint32_t units, TileScale scale) {
   return scale.shift < 64 ? (std::uint64_t{units} * scale.mantissa) >> scale.shift : 0;
 }
 
+/// The fewest units of a tile whose head_mass exceeds `mass`, which must be less than the tile's.
+KVSIM_HD inline std::uint32_t units_above(std::uint64_t mass, TileScale scale) {
+  const std::uint64_t product = (mass + 1) << scale.shift;  // at most units * mantissa < 2^56
+  const float inverse = 1.0f / static_cast<float>(scale.mantissa);
+  auto units = static_cast<std::uint32_t>(static_cast<float>(product) * inverse);
+  units -= units < 1024 ? units : 1024;  // the estimate may be above by 2^9
+  const std::uint64_t missing = product - std::uint64_t{units} * scale.mantissa;
+  units += static_cast<std::uint32_t>(static_cast<float>(missing) * inverse);
+  while (units > 0 && std::uint64_t{units - 1} * scale.mantissa >= product) --units;
+  while (std::uint64_t{units} * scale.mantissa < product) ++units;
+  return units;
+}
+
 /// S thresholds in a mass of `total`: threshold m is floor((m + random24 * 2^-24) / S * total), always
 /// below `total`. A row is drawn when it is the first whose cumulative mass exceeds a threshold
 /// (SANTA §2.1, F(j) > (m + u) / S). S < 2^20.
 struct Strata {
   std::uint64_t total = 0;
   std::uint64_t quotient = 0;  // total = quotient * samples + remainder
+  float per_mass = 0;          // samples / total, for estimates
   std::uint32_t remainder = 0;
   std::uint32_t samples = 1;
+  int shift = 0;  // log2 of samples if that is whole, so that nothing need be divided; else 64
 
   KVSIM_HD static Strata of(std::uint64_t total, std::uint32_t samples) {
-    return {total, total / samples, static_cast<std::uint32_t>(total % samples), samples};
+    Strata strata;
+    strata.total = total;
+    strata.samples = samples;
+    strata.per_mass = static_cast<float>(samples) / static_cast<float>(total);
+    strata.shift = std::has_single_bit(samples) ? std::countr_zero(samples) : 64;
+    strata.quotient = strata.divide(total);
+    strata.remainder = static_cast<std::uint32_t>(total - strata.quotient * samples);
+    return strata;
   }
   /// position * total / (samples * 2^24) with nested floors, so that nothing of 128 bits is divided.
   KVSIM_HD std::uint64_t threshold(std::uint32_t index, std::uint32_t random24) const {
     const std::uint64_t position = (std::uint64_t{index} << 24) + random24;
-    const Uint128 product = Uint128{position} * quotient + position * remainder / samples;
+    const Uint128 product = Uint128{position} * quotient + divide(position * remainder);
     return static_cast<std::uint64_t>(product >> 24);
   }
   /// How many thresholds lie below `mass`, `random24(m)` being the offset of threshold m.
   template <typename Random>
   KVSIM_HD std::uint32_t below(std::uint64_t mass, const Random& random24) const {
-    const double stratum = static_cast<double>(mass) * samples / static_cast<double>(total);
-    auto m = stratum < samples ? static_cast<std::uint32_t>(stratum) : samples;
+    const float stratum = static_cast<float>(mass) * per_mass;  // off by one at most
+    auto m = stratum < static_cast<float>(samples) ? static_cast<std::uint32_t>(stratum) : samples;
     while (m > 0 && threshold(m - 1, random24(m - 1)) >= mass) --m;
     while (m < samples && threshold(m, random24(m)) < mass) ++m;
     return m;
+  }
+
+ private:
+  KVSIM_HD std::uint64_t divide(std::uint64_t value) const {
+    return shift < 64 ? value >> shift : value / samples;
   }
 };
 
@@ -87,8 +114,8 @@ struct Share {
 
 KVSIM_HD inline Share budget_share(std::uint64_t mass, std::uint32_t samples, std::uint64_t total) {
   // The quotient is off by one at most; the remainder modulo 2^64 tells, as total < 2^62.
-  auto whole = static_cast<std::uint32_t>(static_cast<double>(mass) * samples /
-                                          static_cast<double>(total));
+  auto whole = static_cast<std::uint32_t>(static_cast<float>(mass) *
+                                          (static_cast<float>(samples) / static_cast<float>(total)));
   std::uint64_t remainder = mass * samples - whole * total;
   if (static_cast<std::int64_t>(remainder) < 0) {
     --whole;
