@@ -1,6 +1,6 @@
-// Dense attention in one cooperative launch. Each warp streams units of 16 K and 16 V rows through a
-// ring of its own, so no CTA-wide barrier lies on the stream; scores are K Q^T on tensor cores with
-// heads on the N side; each CTA of a team adds up a slice of the team's partial results.
+// Dense attention in one cooperative launch. Each warp streams units of 16 K and 16 V rows through
+// a ring of its own, so no CTA-wide barrier lies on the stream; scores are K Q^T on tensor cores
+// with heads on the N side; each CTA of a team adds up a slice of the team's partial results.
 
 #include <cuda_runtime.h>
 
@@ -13,6 +13,7 @@
 #include "kernels/device/units.cuh"
 
 namespace kvsim {
+extern unsigned long long* g_stamps;  // DBG
 namespace {
 
 using namespace device;
@@ -24,7 +25,15 @@ struct DenseArguments {
   DeviceStep step;
   TeamSplit split;
   Partials partials;
+  unsigned long long* stamps = nullptr;  // DBG
 };
+__device__ inline void stamp(const DenseArguments& a, int i) {
+  if (a.stamps && threadIdx.x == 0) {
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    a.stamps[blockIdx.x * 16 + i] = t;
+  }
+}  // DBG
 
 /// Sizes of one instance: warps and stages fill 128 KB of shared memory, which keeps enough bytes
 /// under way for one CTA per SM; or 64 KB where an SM has less than 160 KB.
@@ -135,13 +144,17 @@ class DenseCta {
     const TeamSplit::Team first = team;
     std::int32_t position = ahead_.position;
     ahead_.settle(a_.split);
+    stamp(a_, 0);  // DBG
+    // These loads go first: behind the ring's they would wait for all of it.
+    const unsigned long long launches = a_.partials.launches.read();
+    load_queries(team);
     seek();
+#pragma unroll 1
     for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * Shape::kStageBytes);
-    launch_ = a_.partials.launches.current(gridDim.x);
+    stamp(a_, 1);  // DBG
     std::uint32_t tile = ring_;
     while (true) {
-      queries_.load(static_cast<const T*>(a_.step.q) + first_head(team) * a_.step.head_dim,
-                    a_.step.group(), a_.step.head_dim, lane_);
+      const Sharing sharing = sharing_of(a_.split, team, cta);
       sums_.clear();
       const std::int32_t stop = min(team.end, ahead_.end);
       int tokens = tokens_from(team, position);
@@ -156,14 +169,21 @@ class DenseCta {
                    : tile + Shape::kStageBytes;
         tokens -= ahead_.step * kUnitTokens;
       }
-      merge_warps(team, cta);
+      stamp(a_, 2);  // DBG
+      if (launch_ == 0) launch_ = LaunchCounter::number(launches, gridDim.x);
+      merge_warps(team, sharing);
+      stamp(a_, 3);  // DBG
       if (team.end >= ahead_.end) break;
       team = a_.split.next(team);
+      load_queries(team);
     }
     __syncthreads();
     if (threadIdx.x == 0) a_.partials.launches.leave();
-    merge_team(first, cta);
-    if (team.begin != first.begin) merge_team(team, cta);
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {  // one copy of the code for the share's first and last team
+      if (i == 0 || team.begin != first.begin) merge_team(i == 0 ? first : team, cta);
+    }
+    stamp(a_, 5);  // DBG
   }
 
  private:
@@ -174,6 +194,11 @@ class DenseCta {
   __device__ int tokens_from(const TeamSplit::Team& team, std::int32_t position) const {
     return a_.step.contexts[static_cast<std::size_t>(team.sequence)] -
            (position - team.begin) * kUnitTokens;
+  }
+
+  __device__ void load_queries(const TeamSplit::Team& team) {
+    queries_.load(static_cast<const T*>(a_.step.q) + first_head(team) * a_.step.head_dim,
+                  a_.step.group(), a_.step.head_dim, lane_);
   }
 
   /// Points the readers at the stream's position.
@@ -221,19 +246,19 @@ class DenseCta {
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (cap > 0) s[n][i] = cap * tanhf(s[n][i] / cap);
+        s[n][i] = capped(s[n][i], cap);
         if (lane_ / 4 + 8 * (i / 2) >= tokens) s[n][i] = -INFINITY;
       }
     }
   }
 
   /// The warps' results become the CTA's: output if the team is its own, else a partial result.
-  __device__ void merge_warps(const TeamSplit::Team& team, int cta) {
+  __device__ void merge_warps(const TeamSplit::Team& team, const Sharing& sharing) {
     __syncthreads();  // the scratch may still be read for the team before
     write_warp();
     __syncthreads();
-    const bool alone = a_.split.members(team).count == 1;
-    const int slot = slot_of(a_.split, team, cta);
+    const bool alone = sharing.members == 1;
+    const int slot = sharing.slot;
     const int group = a_.step.group();
     for (int i = static_cast<int>(threadIdx.x); i < group * (D / 2); i += Shape::kThreads) {
       const int head = i / (D / 2);
@@ -294,13 +319,13 @@ class DenseCta {
   }
 
   __device__ void merge_team(const TeamSplit::Team& team, int cta) {
-    if (a_.split.members(team).count == 1) return;
-    __syncthreads();  // the ring, used as scratch, is empty by now
+    const Sharing sharing = sharing_of(a_.split, team, cta);
+    if (sharing.members == 1) return;
     const TeamSum<D, Shape::kWarps, true> sum(
-        a_.partials, a_.split, a_.step.group(),
+        a_.partials, a_.step.group(),
         reinterpret_cast<Weighted*>(reinterpret_cast<char*>(scratch_) - Shape::kRingBytes),
-        launch_);
-    sum.run(team, cta, [&](int head, int column, const Weighted& total) {
+        launch_);  // the ring is empty by now
+    sum.run(sharing, cta, [&](int head, int column, const Weighted& total) {
       write_output(team, head, column, total);
     });
   }
@@ -316,14 +341,14 @@ class DenseCta {
   }
 
   const DenseArguments& a_;
-  float* scratch_;          // [warps, heads, kRow]
-  float2* weights_;         // [warps, heads]: reference and sum
+  float* scratch_;   // [warps, heads, kRow]
+  float2* weights_;  // [warps, heads]: reference and sum
   int warp_;
   int lane_;
   std::uint32_t ring_;
   UnitStream ahead_;
   std::uint32_t launch_ = 0;  // this launch's number
-  int ahead_tokens_ = 0;  // from the stream's position to the end of its sequence
+  int ahead_tokens_ = 0;      // from the stream's position to the end of its sequence
   UnitReader<T, D> keys_;
   UnitReader<T, D> values_;
   QueryFragments<T, D, kHeads8> queries_;
@@ -373,8 +398,7 @@ class DenseKernel : public Kernel {
                       warps * kLeastUnitsPerWarp);
   }
 
-  static std::pair<Partials, std::size_t> layout(const DeviceStep& step,
-                                                 const DeviceLimits& limits,
+  static std::pair<Partials, std::size_t> layout(const DeviceStep& step, const DeviceLimits& limits,
                                                  std::byte* workspace) {
     const auto rows = static_cast<std::size_t>(2 * split(step, limits).ctas * step.group());
     Carver carver(workspace);

@@ -1,15 +1,16 @@
 #pragma once
 
+#include <cfloat>
 #include <cstdint>
 
 #include "kernels/device/step.h"
 #include "kernels/device/team_split.h"
 #include "kernels/device/units.cuh"
 
-// What the CTAs of a team tell each other. Every word travels with the number of its launch, so data
-// is its own barrier: readers poll until the number is there. That costs one trip through L2, where
-// a fence, a counter and a read cost three. All CTAs must run at once (cooperative launch). Sums run
-// in a fixed order: no float atomics, so equal launches give equal bytes.
+// What the CTAs of a team tell each other. Every word travels with the number of its launch, so
+// data is its own barrier: readers poll until the number is there. That costs one trip through L2,
+// where a fence, a counter and a read cost three. All CTAs must run at once (cooperative launch).
+// Sums run in a fixed order: no float atomics, so equal launches give equal bytes.
 
 namespace kvsim::device {
 
@@ -47,9 +48,12 @@ __device__ inline TaggedPair peek(const TaggedPair* source) {
 struct LaunchCounter {
   unsigned long long* left = nullptr;
 
-  __device__ std::uint32_t current(std::uint32_t ctas) const {
-    return 1 + static_cast<std::uint32_t>(*const_cast<const volatile unsigned long long*>(left) /
-                                          ctas);
+  /// Starts the load; `number` of it is computed when it is needed, so that nobody waits here.
+  __device__ unsigned long long read() const {
+    return *const_cast<const volatile unsigned long long*>(left);
+  }
+  __device__ static std::uint32_t number(unsigned long long read, std::uint32_t ctas) {
+    return 1 + static_cast<std::uint32_t>(read / ctas);
   }
   /// By one thread of the CTA, when all its threads have used the number.
   __device__ void leave() const { atomicAdd(left, 1ull); }
@@ -67,21 +71,30 @@ struct Weighted {
   float highest = -INFINITY;
 
   __device__ void add(const Weighted& other) {
-    const float now = fmaxf(highest, other.highest);
-    const float mine = rescale(highest, now);
-    const float theirs = rescale(other.highest, now);
+    const float now = fmaxf(fmaxf(highest, other.highest), -FLT_MAX);  // never -inf - -inf
+    const float mine = fast_exp2(highest - now);
+    const float theirs = fast_exp2(other.highest - now);
     value = mine * value + theirs * other.value;
     sum = mine * sum + theirs * other.sum;
     highest = now;
   }
 };
 
-/// Partial results of the CTAs that share a team: two slots per CTA, for the first and the last team
-/// of its share (a team in between is the CTA's alone).
+/// Partial results of the CTAs that share a team: two slots per CTA, for the first and the last
+/// team of its share (a team in between is the CTA's alone).
 struct Partials {
   TaggedPair* values = nullptr;   // [2 * ctas, group * D / 2]
   TaggedPair* weights = nullptr;  // [2 * ctas, group]: sum and highest; null: plain sums
   LaunchCounter launches;         // one per workspace
+};
+
+/// How a team is shared, as one of its CTAs sees it. Not inlined: code that runs once is fetched
+/// once, and instruction fetches are what a short kernel waits for.
+struct Sharing {
+  int members;     // CTAs that work on the team
+  int first;       // the first of them
+  int slot;        // of the asking CTA's partial result
+  int first_slot;  // of the first CTA's; those of the others are 2 * cta
 };
 
 __device__ inline int slot_of(const TeamSplit& split, const TeamSplit::Team& team, int cta) {
@@ -89,57 +102,70 @@ __device__ inline int slot_of(const TeamSplit& split, const TeamSplit::Team& tea
   return 2 * cta + (first ? 0 : 1);
 }
 
+__device__ __noinline__ inline Sharing sharing_of(const TeamSplit& split, TeamSplit::Team team,
+                                                  int cta) {
+  const TeamSplit::Members members = split.members(team);
+  return {members.count, members.first, slot_of(split, team, cta),
+          slot_of(split, team, members.first)};
+}
+
 /// Each CTA of a team adds up its slice of the team's group * D columns over all members.
 template <int D, int kWarps, bool kWeighted>
 class TeamSum {
  public:
   /// `scratch`: [kWarps, 32].
-  __device__ TeamSum(const Partials& partials, const TeamSplit& split, int group, Weighted* scratch,
-                     std::uint32_t launch)
-      : partials_(partials), split_(split), group_(group), scratch_(scratch), launch_(launch) {}
+  __device__ TeamSum(const Partials& partials, int group, Weighted* scratch, std::uint32_t launch)
+      : partials_(partials), group_(group), scratch_(scratch), launch_(launch) {}
 
   /// Called by all threads of the CTA; calls write(head, column, Weighted) once per column of the
-  /// slice. Columns come in pairs.
+  /// CTA's slice.
   template <typename Write>
-  __device__ void run(const TeamSplit::Team& team, int cta, const Write& write) const {
+  __device__ void run(const Sharing& sharing, int cta, const Write& write) const {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const TeamSplit::Members members = split_.members(team);
     const int columns = group_ * D;
-    const int slice = (columns + members.count - 1) / members.count;
-    const int begin = (cta - members.first) * slice;
+    const int slice = (columns + sharing.members - 1) / sharing.members;
+    const int begin = (cta - sharing.first) * slice;
     const int end = min(begin + slice, columns);
-    int ways = kWarps;  // warps that share a column, each with its own members
-    while (ways > members.count) ways /= 2;
-    const int chunks = kWarps / ways;
-    for (int base = begin; base < end; base += chunks * kWarp) {
-      const int column = base + warp / ways * kWarp + lane;
+    int ways_log2 = kWarpsLog2;  // warps that share a column, each with its own members
+    while ((1 << ways_log2) > sharing.members) --ways_log2;
+    const int way = warp & ((1 << ways_log2) - 1);
+    const int chunk = kWarp << (kWarpsLog2 - ways_log2);
+#pragma unroll 1
+    for (int base = begin; base < end; base += chunk) {
+      const int column = base + (warp >> ways_log2) * kWarp + lane;
       Weighted sum;
-      if (column < end) sum = add_members(team, members, column, warp % ways, ways);
+      if (column < end) sum = add_members(sharing, column, way, 1 << ways_log2);
       __syncthreads();
       scratch_[threadIdx.x] = sum;
       __syncthreads();
-      if (warp % ways != 0 || column >= end) continue;
-      for (int way = 1; way < ways; ++way) {
-        const Weighted& other = scratch_[threadIdx.x + static_cast<unsigned>(way * kWarp)];
-        if constexpr (kWeighted) {
-          sum.add(other);
-        } else {
-          sum.value += other.value;
-        }
+      if (way != 0 || column >= end) continue;
+#pragma unroll 1
+      for (int other = 1; other < 1 << ways_log2; ++other) {
+        add(sum, scratch_[threadIdx.x + static_cast<unsigned>(other * kWarp)]);
       }
       write(column / D, column % D, sum);
     }
   }
 
  private:
+  static constexpr int kWarpsLog2 = kWarps == 8 ? 3 : 2;
+  static_assert(1 << kWarpsLog2 == kWarps);
+
+  __device__ static void add(Weighted& sum, const Weighted& other) {
+    if constexpr (kWeighted) {
+      sum.add(other);
+    } else {
+      sum.value += other.value;
+    }
+  }
+
   /// Members first, first + ways, … of one column; the loads of several are under way at once.
-  __device__ Weighted add_members(const TeamSplit::Team& team, const TeamSplit::Members& members,
-                                  int column, int first, int ways) const {
+  __device__ Weighted add_members(const Sharing& sharing, int column, int first, int ways) const {
     constexpr int kAtOnce = 4;
-    const int first_slot = slot_of(split_, team, members.first);
     Weighted sum;
-    for (int base = first; base < members.count; base += kAtOnce * ways) {
+#pragma unroll 1
+    for (int base = first; base < sharing.members; base += kAtOnce * ways) {
       TaggedPair value[kAtOnce];
       TaggedPair weight[kAtOnce];
       bool complete = false;
@@ -147,26 +173,24 @@ class TeamSum {
         complete = true;
 #pragma unroll
         for (int j = 0; j < kAtOnce; ++j) {
-          const int member = base + j * ways;
-          if (member >= members.count) continue;
-          const int slot = member == 0 ? first_slot : 2 * (members.first + member);
+          const int member = min(base + j * ways, sharing.members - 1);
+          const int slot = member == 0 ? sharing.first_slot : 2 * (sharing.first + member);
           value[j] = peek(partials_.values + slot * (group_ * D / 2) + column / 2);
           if (kWeighted) weight[j] = peek(partials_.weights + slot * group_ + column / D);
         }
 #pragma unroll
         for (int j = 0; j < kAtOnce; ++j) {
-          if (base + j * ways >= members.count) continue;
           complete = complete && is_current(value[j]) && (!kWeighted || is_current(weight[j]));
         }
       }
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
-        if (base + j * ways >= members.count) continue;
+        if (base + j * ways >= sharing.members) continue;
         const float v = __uint_as_float(column % 2 == 0 ? value[j].a.word : value[j].b.word);
         if constexpr (kWeighted) {
-          sum.add({v, __uint_as_float(weight[j].a.word), __uint_as_float(weight[j].b.word)});
+          add(sum, {v, __uint_as_float(weight[j].a.word), __uint_as_float(weight[j].b.word)});
         } else {
-          sum.value += v;
+          add(sum, {v, 0, 0});
         }
       }
     }
@@ -178,7 +202,6 @@ class TeamSum {
   }
 
   const Partials& partials_;
-  const TeamSplit& split_;
   int group_;
   Weighted* scratch_;
   std::uint32_t launch_;

@@ -21,11 +21,11 @@ __device__ inline void copy_async16(std::uint32_t shared, const void* global,
                "l"(global), "l"(policy));
 }
 
-/// The same, or 16 bytes of zero.
-__device__ inline void copy_async16_or_zero(std::uint32_t shared, const void* global, bool copied,
-                                            std::uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared),
-               "l"(global), "r"(copied ? 16 : 0), "l"(policy));
+/// The same, or 16 bytes of zero; without the policy, which makes ptxas 13.0 emit an illegal
+/// instruction here.
+__device__ inline void copy_async16_or_zero(std::uint32_t shared, const void* global, bool copied) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(copied ? 16 : 0));
 }
 
 __device__ inline std::uint64_t evict_first_policy() {

@@ -30,7 +30,7 @@ struct DeviceStep {
   int batch = 1;
   int q_heads = 1;
   int kv_heads = 1;
-  int head_dim = 0;  // of K and V; a multiple of 8
+  int head_dim = 0;                                // of K and V; a multiple of 8
   std::array<std::int32_t, kMaxBatch> contexts{};  // rows each sequence sees
   const void* q = nullptr;                         // [batch, q_heads, head_dim], not scaled
   KvTensor k;

@@ -26,8 +26,8 @@ TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, int u
     split.units_before[i + 1] = split.units_before[i] + units;
     most_units = std::max(most_units, units);
   }
-  const bool equal = std::adjacent_find(contexts.begin(), contexts.end(), std::not_equal_to<>()) ==
-                     contexts.end();
+  const bool equal =
+      std::adjacent_find(contexts.begin(), contexts.end(), std::not_equal_to<>()) == contexts.end();
   const int teams = split.teams();
   const int per_team = std::min(most_ctas / teams, (most_units + least_units - 1) / least_units);
   const bool few_units = most_ctas / teams > per_team;

@@ -9,15 +9,15 @@
 
 namespace kvsim {
 
-/// How a persistent kernel deals units of tokens out over its CTAs. A team is a (sequence, KV head);
-/// the units of all teams lie in one flat order. Either each team has CTAs of its own, which take
-/// its units in turn (neighbours read neighbouring rows), or every CTA has a contiguous share of the
-/// flat order, which may span teams. The plan is arithmetic, so kernels need no table of it.
+/// How a persistent kernel deals units of tokens out over its CTAs. A team is a (sequence, KV
+/// head); the units of all teams lie in one flat order. Either each team has CTAs of its own, which
+/// take its units in turn (neighbours read neighbouring rows), or every CTA has a contiguous share
+/// of the flat order, which may span teams. The plan is arithmetic, so kernels need no table of it.
 struct TeamSplit {
   std::int32_t batch = 1;
   std::int32_t kv_heads = 1;
   std::int32_t ctas = 1;
-  std::int32_t ctas_per_team = 0;  // 0: contiguous shares
+  std::int32_t ctas_per_team = 0;                          // 0: contiguous shares
   std::array<std::int32_t, kMaxBatch + 1> units_before{};  // of one KV head, over sequences
 
   struct Team {

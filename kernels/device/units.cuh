@@ -61,8 +61,7 @@ __device__ inline UnitStream units_of_worker(const TeamSplit& split, int cta, in
   if (split.ctas_per_team > 0) {
     const int index = cta / split.ctas_per_team;
     stream.team = split.team(index / split.kv_heads, index % split.kv_heads);
-    stream.position =
-        stream.team.begin + cta % split.ctas_per_team + split.ctas_per_team * worker;
+    stream.position = stream.team.begin + cta % split.ctas_per_team + split.ctas_per_team * worker;
     stream.step = split.ctas_per_team * workers;
     stream.end = stream.team.end;
     return stream;
@@ -121,27 +120,31 @@ class UnitReader {
 
   /// Rows from `tokens` on become zero: 0 * NaN must not get in.
   __device__ void copy(std::uint32_t tile, int tokens) const {
-    constexpr int kCopies = kUnitTokens / Tile::kRowsAtOnce;
+    if (!whole_ || tokens < kUnitTokens) return copy_part(tile, tokens);
     const std::uint32_t target = tile + tile_offset_;
     const T* source = next_;
-    if (whole_ && tokens >= kUnitTokens) {
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i) {
-        copy_async16(place(target, i), source, policy_);
-        source += row_step_;
-      }
-      return;
-    }
-#pragma unroll 1
     for (int i = 0; i < kCopies; ++i) {
-      const bool valid = inside_ && row_ + i * Tile::kRowsAtOnce < tokens;
-      copy_async16_or_zero(place(target, i), valid ? source : static_cast<const T*>(tensor_.data),
-                           valid, policy_);
+      copy_async16(place(target, i), source, policy_);
       source += row_step_;
     }
   }
 
  private:
+  static constexpr int kCopies = kUnitTokens / Tile::kRowsAtOnce;
+
+  __device__ void copy_part(std::uint32_t tile, int tokens) const {
+    const std::uint32_t target = tile + tile_offset_;
+    const T* source = next_;
+#pragma unroll 1
+    for (int i = 0; i < kCopies; ++i) {
+      const bool valid = inside_ && row_ + i * Tile::kRowsAtOnce < tokens;
+      copy_async16_or_zero(place(target, i), valid ? source : static_cast<const T*>(tensor_.data),
+                           valid);
+      source += row_step_;
+    }
+  }
+
   __device__ static std::uint32_t place(std::uint32_t target, int i) {
     const int rows = i * Tile::kRowsAtOnce;
     return (target ^ Tile::flip(rows & 7)) + static_cast<std::uint32_t>(rows * Tile::kRowBytes);
@@ -157,6 +160,13 @@ class UnitReader {
   bool inside_;
   bool whole_;
 };
+
+/// A load that the compiler does not move.
+__device__ inline std::uint32_t load_now(const void* source) {
+  std::uint32_t word;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(source));
+  return word;
+}
 
 /// Queries of a group as the B operand of 16 x 8 x 16 products: heads on the N side.
 template <typename T, int D, int kHeads8>
@@ -174,8 +184,7 @@ struct QueryFragments {
         for (int half = 0; half < 2; ++half) {
           const int column = k * 16 + half * 8;
           const bool inside = head < group && column + (lane % 4) * 2 < head_dim;
-          r[n][k][half] =
-              inside ? __ldg(reinterpret_cast<const std::uint32_t*>(row + column)) : 0u;
+          r[n][k][half] = inside ? load_now(row + column) : 0u;
         }
       }
     }
@@ -211,15 +220,27 @@ __device__ inline void score_unit(float (&s)[kHeads8][4], std::uint32_t tile,
   }
 }
 
-/// Logit from a raw product. The cap's tanh need not match the CPU's: what a kernel selects, it
-/// selects from its own scores.
-__device__ inline float logit(float product, float scale, float cap) {
-  const float scaled = product * scale;
-  return cap > 0 ? cap * tanhf(scaled / cap) : scaled;
+/// cap * tanh(logit / cap), or the logit if there is no cap. Need not match the CPU's tanh: what a
+/// kernel selects, it selects from its own scores.
+__device__ __noinline__ inline float capped(float logit, float cap) {
+  return cap > 0 ? cap * tanhf(logit / cap) : logit;
+}
+
+/// 24 random bits of a query head of one sequence. Not inlined: code that runs once is fetched
+/// once, and instruction fetches are what a short kernel waits for.
+__device__ __noinline__ inline std::uint32_t random24(const RandomStream& stream, int sequence,
+                                                      int query_head, Purpose purpose,
+                                                      std::uint32_t index) {
+  RandomStream random = stream;
+  random.sequence += static_cast<std::uint32_t>(sequence);
+  random.head += static_cast<std::uint32_t>(query_head);
+  random.purpose = purpose;
+  return random.threshold24(index);
 }
 
 /// Writes element `index` of the output in the type the step asks for.
-__device__ inline void store_output(const DeviceStep& step, std::int64_t index, float value) {
+__device__ __noinline__ inline void store_output(const DeviceStep& step, std::int64_t index,
+                                                 float value) {
   switch (step.output_type) {
     case ElementType::kBfloat16:
       static_cast<__nv_bfloat16*>(step.output)[index] = __float2bfloat16_rn(value);

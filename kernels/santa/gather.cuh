@@ -2,28 +2,10 @@
 
 #include <cstdint>
 
-#include "kernels/santa/kernel.cuh"
+#include "kernels/santa/arguments.cuh"
+#include "kernels/santa/draws.cuh"
 
 namespace kvsim::device {
-
-/// A tile of this CTA under one head: where its mass begins in the head's distribution, and which
-/// samples it draws.
-struct TileDraw {
-  std::uint64_t start;
-  std::uint64_t mass;
-  TileScale scale;
-  std::uint32_t units;   // of the whole tile
-  std::uint32_t first;   // index of the tile's first sample in the head
-  std::uint32_t end;     // of the first sample that is not the tile's
-  std::uint32_t before;  // samples of this CTA in earlier (head, tile) pairs
-};
-
-struct HeadTotal {
-  Strata strata;
-  float scale;             // of the sum of drawn rows
-  std::uint32_t offset;    // 24 random bits
-  std::uint32_t leftover;  // samples that remainders are dealt (largest remainder)
-};
 
 /// How the ring is used while gathering, for host (sizes) and device.
 struct GatherLayout {
@@ -50,6 +32,7 @@ struct GatherLayout {
   }
 };
 
+/// Draws the samples that fall into this CTA's tiles, adds up their V rows, and adds up the team.
 template <typename T, int D, bool kLarge>
 class SantaGather {
  public:
@@ -62,8 +45,8 @@ class SantaGather {
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
     const bool ranked = a_.rule == SantaRule::kLargestRemainder;
     const int group = a_.step.group();
-    const GatherLayout layout = GatherLayout::of(group, Shape::kWarps, D, a_.pairs,
-                                                 ranked ? group * a_.tiles : 0, 0);
+    const GatherLayout layout =
+        GatherLayout::of(group, Shape::kWarps, D, a_.pairs, ranked ? group * a_.tiles : 0, 0);
     sum_ = reinterpret_cast<Weighted*>(shared + layout.sum);
     heads_ = reinterpret_cast<HeadTotal*>(shared + layout.heads);
     draws_ = reinterpret_cast<TileDraw*>(shared + layout.draws);
@@ -74,328 +57,109 @@ class SantaGather {
 
   __device__ void run() {
     const int cta = static_cast<int>(blockIdx.x);
-    launch_ = a_.partials.launches.current(gridDim.x);
+    launch_ = LaunchCounter::number(a_.partials.launches.read(), gridDim.x);
     UnitStream blocks = units_of_worker(a_.split, cta, 0, 1);
     const TeamSplit::Team first = blocks.team;
     TeamSplit::Team last = first;
-    int index = 0;
+#pragma unroll 1
     while (!blocks.done()) {
-      own_ = blocks;
-      own_index_ = index;
-      const std::int32_t stop = min(blocks.team.end, blocks.end);
-      own_blocks_ = (stop - blocks.position + blocks.step - 1) / blocks.step;
+      own_ = OwnBlocks(a_, blocks);
       last = own_.team;
-      gather_team();
-      index += own_blocks_;
-      blocks.position += own_blocks_ * blocks.step;
+      gather_team(sharing_of(a_.split, last, cta));
+      own_index_ += own_.count;
+      blocks.position += own_.count * blocks.step;
       blocks.settle(a_.split);
     }
     __syncthreads();
     if (threadIdx.x == 0) a_.partials.launches.leave();
-    add_up_team(first, cta);
-    if (last.begin != first.begin) add_up_team(last, cta);
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {  // one copy of the code for the share's first and last team
+      if (i == 0 || last.begin != first.begin) add_up_team(i == 0 ? first : last, cta);
+    }
   }
 
  private:
-  static constexpr int kTilesPerLane = 4;
+  using Draws = TileDraws<Shape::kWarps>;
+  static constexpr int kColumns = D / kWarp;  // of a V row, per lane
 
-  /// A lane's consecutive tiles of one head.
-  struct LaneTiles {
-    float highest[kTilesPerLane];
-    std::uint32_t units[kTilesPerLane];
-  };
-
-  __device__ void gather_team() {
-    const int per_block = kBlockTokens / a_.tile;
-    tiles_ = (a_.step.contexts[static_cast<std::size_t>(own_.team.sequence)] + a_.tile - 1) / a_.tile;
-    first_block_ = own_.position - own_.team.begin;
-    const int past_end = (first_block_ + (own_blocks_ - 1) * own_.step + 1) * per_block - tiles_;
-    own_tiles_ = own_blocks_ * per_block - max(past_end, 0);
-    stamp(a_,2); //DBG
-    for (int head = warp_; head < a_.step.group(); head += Shape::kWarps) read_head(head);
+  __device__ void gather_team(const Sharing& sharing) {
+    __syncthreads();  // what the team before left in shared memory may still be read
+    stamp(a_, 2);     // DBG
+    Draws draws(a_, own_, heads_, draws_, remainders_, launch_);
+    draws.run();
+    stamp(a_, 5);  // DBG
+    find_rows(draws);
     __syncthreads();
-    stamp(a_,3); //DBG
-    count_samples();
-    __syncthreads();
-    stamp(a_,4); //DBG
-    if (warp_ == 0) add_up_counts();
-    __syncthreads();
-    stamp(a_,5); //DBG
-    find_rows();
-    __syncthreads();
-    stamp(a_,6); //DBG
+    stamp(a_, 6);  // DBG
     gather_rows();
     __syncthreads();
-    stamp(a_,7); //DBG
-    write_sums();
-    stamp(a_,9); //DBG
+    stamp(a_, 7);  // DBG
+    write_sums(sharing);
+    stamp(a_, 9);  // DBG
   }
 
-  __device__ RandomStream random_of(int head, Purpose purpose) const {
-    RandomStream random = a_.step.random;
-    random.sequence += static_cast<std::uint32_t>(own_.team.sequence);
-    random.head += static_cast<std::uint32_t>(own_.team.kv_head * a_.step.group() + head);
-    random.purpose = purpose;
-    return random;
-  }
-
-  /// Waits until the tiles' records of this launch are there; tiles past the end have no mass.
-  __device__ LaneTiles read_tiles(int head, int first) const {
-    const TaggedPair* records = records_of(a_, own_.team, head);
-    LaneTiles tiles;
-    TaggedPair record[kTilesPerLane];
-    bool complete = false;
-    while (!complete) {
-      complete = true;
-#pragma unroll
-      for (int i = 0; i < kTilesPerLane; ++i) {
-        if (first + i < tiles_) record[i] = peek(records + first + i);
-      }
-#pragma unroll
-      for (int i = 0; i < kTilesPerLane; ++i) {
-        const bool present = record[i].a.launch == launch_ && record[i].b.launch == launch_;
-        complete = complete && (first + i >= tiles_ || present);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kTilesPerLane; ++i) {
-      const bool valid = first + i < tiles_;
-      tiles.highest[i] = valid ? __uint_as_float(record[i].a.word) : -INFINITY;
-      tiles.units[i] = valid ? record[i].b.word : 0;
-    }
-    return tiles;
-  }
-
-  /// The head's total, and the mass before each tile of this CTA.
-  __device__ void read_head(int head) {
-    constexpr int kAtOnce = kWarp * kTilesPerLane;
-    LaneTiles tiles;
-    float highest = -INFINITY;
-    for (int base = 0; base < tiles_; base += kAtOnce) {
-      tiles = read_tiles(head, base + lane_ * kTilesPerLane);
-#pragma unroll
-      for (int i = 0; i < kTilesPerLane; ++i) highest = fmaxf(highest, tiles.highest[i]);
-    }
-#pragma unroll
-    for (int distance = 1; distance < kWarp; distance *= 2) {
-      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
-    }
-    std::uint64_t start = 0;
-    for (int base = 0; base < tiles_; base += kAtOnce) {
-      const int first = base + lane_ * kTilesPerLane;
-      if (tiles_ > kAtOnce) tiles = read_tiles(head, first);
-      start = place_tiles(head, first, tiles, highest, start);
-    }
-    if (a_.rule == SantaRule::kLargestRemainder) deal_whole_samples(head, start);
-    if (lane_ == 0) {
-      heads_[head].strata = Strata::of(start, a_.samples);
-      heads_[head].scale = share_of_rows(head, highest, start) / static_cast<float>(a_.samples);
-      heads_[head].offset = random_of(head, Purpose::kSampleOffset).threshold24(0);
-    }
-  }
-
-  /// The softmax's share that belongs to rows, not to the head's sink.
-  __device__ float share_of_rows(int head, float highest, std::uint64_t total) const {
-    if (a_.step.sink_logits == nullptr) return 1;
-    const double sink = a_.step.sink_logits[own_.team.kv_head * a_.step.group() + head];
-    const double rows = static_cast<double>(total) * 0x1p-40;
-    return static_cast<float>(rows / (rows + exp(sink - highest)));
-  }
-
-  /// Returns the mass up to the end of the warp's tiles.
-  __device__ std::uint64_t place_tiles(int head, int first, const LaneTiles& tiles, float highest,
-                                       std::uint64_t start) {
-    TileScale scale[kTilesPerLane];
-    std::uint64_t mass[kTilesPerLane];
-    std::uint64_t sum = 0;
-#pragma unroll
-    for (int i = 0; i < kTilesPerLane; ++i) {
-      scale[i] = tile_scale(exp_nonpositive(tiles.highest[i] - highest));
-      mass[i] = head_mass(tiles.units[i], scale[i]);
-      sum += mass[i];
-    }
-    std::uint64_t through = sum;
-#pragma unroll
-    for (int distance = 1; distance < kWarp; distance *= 2) {
-      const std::uint64_t other = __shfl_up_sync(0xffffffffu, through, distance);
-      if (lane_ >= distance) through += other;
-    }
-    std::uint64_t before = start + through - sum;
-#pragma unroll
-    for (int i = 0; i < kTilesPerLane; ++i) {
-      const int own = own_tile(first + i);
-      if (own >= 0) {
-        draws_[head * own_tiles_ + own] = {before, mass[i], scale[i], tiles.units[i], 0, 0, 0};
-      }
-      if (a_.rule == SantaRule::kLargestRemainder && first + i < tiles_) {
-        remainders_[head * a_.tiles + first + i] = mass[i];
-      }
-      before += mass[i];
-    }
-    return start + __shfl_sync(0xffffffffu, through, kWarp - 1);
-  }
-
-  /// This CTA's number for a tile, -1 if the tile is another's.
-  __device__ int own_tile(int tile) const {
-    if (tile >= tiles_) return -1;
-    const int per_block = kBlockTokens / a_.tile;
-    const int distance = tile / per_block - first_block_;
-    if (distance < 0) return -1;
-    const int block = own_.step == 1 ? distance : distance / own_.step;
-    if (block * own_.step != distance || block >= own_blocks_) return -1;
-    return block * per_block + tile % per_block;
-  }
-
-  /// Largest remainder: every tile's whole samples; remainders take the place of masses.
-  __device__ void deal_whole_samples(int head, std::uint64_t total) {
-    __syncwarp();
-    std::uint64_t* remainders = remainders_ + head * a_.tiles;
-    std::uint32_t dealt = 0;
-    for (int tile = lane_; tile < tiles_; tile += kWarp) {
-      const Share share = budget_share(remainders[tile], a_.samples, total);
-      remainders[tile] = share.remainder;
-      dealt += share.whole;
-      const int own = own_tile(tile);
-      if (own >= 0) draws_[head * own_tiles_ + own].end = share.whole;
-    }
-    dealt = __reduce_add_sync(0xffffffffu, dealt);
-    if (lane_ == 0) heads_[head].leftover = a_.samples - dealt;
-  }
-
-  /// How many samples each of the CTA's tiles draws.
-  __device__ void count_samples() {
-    const int pairs = a_.step.group() * own_tiles_;
-    if (a_.rule == SantaRule::kLargestRemainder) {
-      for (int p = warp_; p < pairs; p += Shape::kWarps) deal_remainder(p);
-      return;
-    }
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * pairs; i += Shape::kThreads) {
-      TileDraw& draw = draws_[i / 2];
-      const int head = i / 2 / own_tiles_;
-      if (i % 2 == 0) {
-        draw.first = samples_below(head, draw.start);
-      } else {
-        draw.end = samples_below(head, draw.start + draw.mass);
-      }
-    }
-  }
-
-  /// Samples of a head, or budgets of its tiles, that fall below a mass.
-  __device__ std::uint32_t samples_below(int head, std::uint64_t mass) const {
-    const Strata& strata = heads_[head].strata;
-    if (a_.rule == SantaRule::kStratified) {
-      const RandomStream random = random_of(head, Purpose::kSampleOffset);
-      return strata.below(mass, [&](std::uint32_t m) { return random.threshold24(m); });
-    }
-    const std::uint32_t offset = a_.rule == SantaRule::kSystematicBudgets
-                                     ? random_of(head, Purpose::kBudgetOffset).threshold24(0)
-                                     : heads_[head].offset;
-    return strata.below(mass, [&](std::uint32_t) { return offset; });
-  }
-
-  /// A warp ranks the remainder of one pair among all tiles of the head; ties go to lower tiles.
-  __device__ void deal_remainder(int pair) {
-    const int head = pair / own_tiles_;
-    const int tile = tile_of_own(pair % own_tiles_);
-    const std::uint64_t* remainders = remainders_ + head * a_.tiles;
-    const std::uint64_t mine = remainders[tile];
-    std::uint32_t ahead = 0;
-    for (int other = lane_; other < tiles_; other += kWarp) {
-      ahead += remainders[other] > mine || (remainders[other] == mine && other < tile) ? 1u : 0u;
-    }
-    ahead = __reduce_add_sync(0xffffffffu, ahead);
-    if (lane_ == 0 && ahead < heads_[head].leftover) ++draws_[pair].end;
-  }
-
-  __device__ int tile_of_own(int own) const {
-    const int per_block = kBlockTokens / a_.tile;
-    return (first_block_ + own / per_block * own_.step) * per_block + own % per_block;
-  }
-
-  /// Warp 0: exclusive sums of the counts.
-  __device__ void add_up_counts() {
-    const int pairs = a_.step.group() * own_tiles_;
-    std::uint32_t total = 0;
-    for (int base = 0; base < pairs; base += kWarp) {
-      const int p = base + lane_;
-      const std::uint32_t count = p < pairs ? draws_[p].end - draws_[p].first : 0;
-      std::uint32_t through = count;
-#pragma unroll
-      for (int distance = 1; distance < kWarp; distance *= 2) {
-        const std::uint32_t other = __shfl_up_sync(0xffffffffu, through, distance);
-        if (lane_ >= distance) through += other;
-      }
-      if (p < pairs) draws_[p].before = total + through - count;
-      total += __shfl_sync(0xffffffffu, through, kWarp - 1);
-    }
-  }
-
-  /// Samples before pair p; all of the CTA's for p = pairs.
-  __device__ std::uint32_t samples_before(int p) const {
-    const int pairs = a_.step.group() * own_tiles_;
-    if (p < pairs) return draws_[p].before;
+  /// Samples before the tiles of a head; all of the CTA's for head = group.
+  __device__ int samples_before(int head) const {
+    const int pairs = a_.step.group() * own_.own_tiles;
+    const int p = head * own_.own_tiles;
+    if (p < pairs) return static_cast<int>(draws_[p].before);
     const TileDraw& last = draws_[pairs - 1];
-    return last.before + last.end - last.first;
+    return static_cast<int>(last.before + last.end - last.first);
   }
 
-  __device__ void find_rows() {
-    const int pairs = a_.step.group() * own_tiles_;
-    const std::uint32_t samples = samples_before(pairs);
-    for (std::uint32_t e = threadIdx.x; e < samples; e += Shape::kThreads) {
+  /// One sample per thread: its tile, and its row in the tile.
+  __device__ void find_rows(const Draws& draws) {
+    const int pairs = a_.step.group() * own_.own_tiles;
+    const int samples = samples_before(a_.step.group());
+#pragma unroll 1
+    for (int e = static_cast<int>(threadIdx.x); e < samples; e += Shape::kThreads) {
       int low = 0;  // last pair whose samples begin at or before e
       int high = pairs;
       while (high - low > 1) {
         const int middle = (low + high) / 2;
-        (draws_[middle].before <= e ? low : high) = middle;
+        (static_cast<int>(draws_[middle].before) <= e ? low : high) = middle;
       }
-      entries_[e] = row_of_sample(low, e - draws_[low].before);
+      const TileDraw& draw = draws_[low];
+      const std::uint32_t sample = static_cast<std::uint32_t>(e) - draw.before;
+      entries_[e] = (draw.tile << a_.tile_log2) +
+                    row_above(prefix_of(draw), units_below(draws, draw, sample));
     }
   }
 
-  __device__ std::int32_t row_of_sample(int pair, std::uint32_t sample) const {
-    const TileDraw& draw = draws_[pair];
-    const int head = pair / own_tiles_;
-    const int own = pair % own_tiles_;
-    const int per_block = kBlockTokens / a_.tile;
-    const int block = own / per_block;
-    const std::uint32_t* prefix =
-        stash_of(a_, shared_, own_index_ + block, own_.position + block * own_.step) +
-        head * kStashRow + own % per_block * a_.tile;
-    const int inside = budgeted() ? row_in_budget(draw, head, tile_of_own(own), sample, prefix)
-                                  : row_in_head(draw, head, sample, prefix);
-    return tile_of_own(own) * a_.tile + inside;
+  /// Prefix sums of a tile.
+  __device__ const std::uint32_t* prefix_of(const TileDraw& draw) const {
+    const int per_block_log2 = kBlockLog2 - a_.tile_log2;
+    const int block = draw.own >> per_block_log2;
+    const int inside = draw.own & ((1 << per_block_log2) - 1);
+    return stash_of(a_, shared_, own_index_ + block,
+                    own_.team.begin + own_.first + block * own_.step) +
+           draw.head * kStashRow + (inside << a_.tile_log2);
   }
 
-  __device__ bool budgeted() const {
-    return a_.rule == SantaRule::kLargestRemainder || a_.rule == SantaRule::kSystematicBudgets;
+  /// A sample takes the first row of its tile whose prefix sum exceeds this.
+  __device__ std::uint32_t units_below(const Draws& draws, const TileDraw& draw,
+                                       std::uint32_t sample) const {
+    const bool budgeted =
+        a_.rule == SantaRule::kLargestRemainder || a_.rule == SantaRule::kSystematicBudgets;
+    if (!budgeted) {
+      const std::uint32_t m = draw.first + sample;
+      const Strata& strata = heads_[draw.head].strata;
+      const std::uint64_t threshold = strata.threshold(m, draws.offset_of(draw.head, m));
+      return units_above(threshold - draw.start, draw.scale) - 1;
+    }
+    std::uint32_t offset = heads_[draw.head].offset;
+    if (a_.offset_per_tile) {
+      offset =
+          draws.random_of(draw.head, Purpose::kSampleOffset, static_cast<std::uint32_t>(draw.tile));
+    }
+    const Strata strata = Strata::of(draw.units, draw.end - draw.first);
+    return static_cast<std::uint32_t>(strata.threshold(sample, offset));
   }
 
-  __device__ int row_in_budget(const TileDraw& draw, int head, int tile, std::uint32_t sample,
-                               const std::uint32_t* prefix) const {
-    const std::uint32_t offset =
-        a_.offset_per_tile ? random_of(head, Purpose::kSampleOffset)
-                                 .threshold24(static_cast<std::uint32_t>(tile))
-                           : heads_[head].offset;
-    const std::uint64_t threshold =
-        Strata::of(draw.units, draw.end - draw.first).threshold(sample, offset);
-    return row_above(prefix, static_cast<std::uint32_t>(threshold));
-  }
-
-  __device__ int row_in_head(const TileDraw& draw, int head, std::uint32_t sample,
-                             const std::uint32_t* prefix) const {
-    const std::uint32_t m = draw.first + sample;
-    const std::uint32_t offset = a_.rule == SantaRule::kStratified
-                                     ? random_of(head, Purpose::kSampleOffset).threshold24(m)
-                                     : heads_[head].offset;
-    const std::uint64_t threshold =
-        heads_[head].strata.threshold(m, offset) - draw.start;
-    return row_above(prefix, units_above(threshold, draw.scale) - 1);
-  }
-
-  /// First row of a tile whose prefix sum exceeds `units`, which the last one's does.
   __device__ int row_above(const std::uint32_t* prefix, std::uint32_t units) const {
     int row = 0;
-    for (int step = a_.tile / 2; step > 0; step /= 2) {
+#pragma unroll 1
+    for (int step = 1 << a_.tile_log2 >> 1; step > 0; step /= 2) {
       if (prefix[row + step - 1] <= units) row += step;
     }
     return row;
@@ -403,69 +167,62 @@ class SantaGather {
 
   /// Sums of drawn V rows. A head's samples are shared by the warps that there are for it.
   __device__ void gather_rows() {
-    const int group = a_.step.group();
-    const int parts = parts_per_head();
-    for (int item = warp_; item < group * parts; item += Shape::kWarps) {
-      const int head = item / parts;
-      const auto begin = samples_before(head * own_tiles_);
-      const auto count = samples_before((head + 1) * own_tiles_) - begin;
-      const auto part = static_cast<std::uint32_t>(item % parts);
-      const auto share = static_cast<std::uint32_t>(parts);
-      float sum[D / kWarp] = {};
-      add_rows(sum, head, static_cast<int>(begin + count * part / share),
-               static_cast<int>(begin + count * (part + 1) / share));
+    const int parts = 1 << a_.parts_log2;
+#pragma unroll 1
+    for (int item = warp_; item < a_.step.group() << a_.parts_log2; item += Shape::kWarps) {
+      const int head = item >> a_.parts_log2;
+      const int part = item & (parts - 1);
+      const int begin = samples_before(head);
+      const int count = samples_before(head + 1) - begin;
+      float sum[kColumns] = {};
+      add_rows(sum, head, begin + (count * part >> a_.parts_log2),
+               begin + (count * (part + 1) >> a_.parts_log2));
 #pragma unroll
-      for (int i = 0; i < D / kWarp; ++i) sums_[item * D + lane_ * (D / kWarp) + i] = sum[i];
+      for (int i = 0; i < kColumns; ++i) sums_[item * D + lane_ * kColumns + i] = sum[i];
     }
   }
 
-  __device__ int parts_per_head() const {
-    return max(1, Shape::kWarps / a_.step.group());
-  }
-
-  /// Rows drawn several times in a row are read once.
-  __device__ void add_rows(float (&sum)[D / kWarp], int head, int begin, int end) {
+  /// Each lane looks up one sample's row; rows drawn several times in a row are read once.
+  __device__ void add_rows(float (&sum)[kColumns], int head, int begin, int end) {
+#pragma unroll 1
     for (int base = begin; base < end; base += kWarp) {
       const int valid = min(kWarp, end - base);
-      const std::int32_t row = lane_ < valid ? entries_[base + lane_] : -1;
+      const std::int32_t row = entries_[base + min(lane_, valid - 1)];
       const std::int32_t left = __shfl_up_sync(0xffffffffu, row, 1);
-      std::uint32_t runs =
-          __ballot_sync(0xffffffffu, lane_ < valid && (lane_ == 0 || row != left));
-      while (runs != 0) add_batch(sum, head, row, runs, valid);
+      std::uint32_t runs = __ballot_sync(0xffffffffu, lane_ < valid && (lane_ == 0 || row != left));
+      const std::uint32_t later = runs & ~((2u << lane_) - 1u);
+      const int next = later != 0 ? __ffs(static_cast<int>(later)) - 1 : valid;
+      const int drawn = (runs >> lane_ & 1) != 0 ? next - lane_ : 0;
+      const T* v = row_pointer<T>(a_.step.v, own_.team.sequence, own_.team.kv_head, row);
+      if (a_.step.counts != nullptr && drawn > 0) dump(head, row, drawn);
+#pragma unroll 1
+      while (runs != 0) add_batch(sum, v, static_cast<float>(drawn), runs);
     }
   }
 
-  /// Takes up to 8 runs of equal rows off `runs`; all their loads are under way at once.
-  __device__ void add_batch(float (&sum)[D / kWarp], int head, std::int32_t row,
-                            std::uint32_t& runs, int valid) {
-    constexpr int kBatch = 8;
-    constexpr int kWords = D / 2 / kWarp;
+  /// Takes up to 4 runs off `runs`; all their loads are under way at once.
+  __device__ void add_batch(float (&sum)[kColumns], const T* v, float drawn,
+                            std::uint32_t& runs) const {
+    constexpr int kBatch = 4;
+    constexpr int kWords = kColumns / 2;
     std::uint32_t words[kBatch][kWords];
     float count[kBatch];
-    const bool inside = lane_ * (D / kWarp) < a_.step.head_dim;
+    const bool inside = lane_ * kColumns < a_.step.head_dim;
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      count[j] = 0;
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) words[j][w] = 0;
-      if (runs == 0) continue;
-      const int first = __ffs(static_cast<int>(runs)) - 1;
+      const int lane = runs != 0 ? __ffs(static_cast<int>(runs)) - 1 : 0;
+      const auto* row = reinterpret_cast<const T*>(
+          __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(v), lane));
+      count[j] = runs != 0 ? __shfl_sync(0xffffffffu, drawn, lane) : 0;
       runs &= runs - 1;
-      const int next = runs != 0 ? __ffs(static_cast<int>(runs)) - 1 : valid;
-      const std::int32_t drawn = __shfl_sync(0xffffffffu, row, first);
-      count[j] = static_cast<float>(next - first);
-      if (inside) {
-        const T* v = row_pointer<T>(a_.step.v, own_.team.sequence, own_.team.kv_head, drawn) +
-                     lane_ * (D / kWarp);
-        load_words<kWords>(words[j], v);
-      }
-      if (a_.step.counts != nullptr && lane_ == 0) dump(head, drawn, next - first);
+      load_words<kWords>(words[j], inside ? row + lane_ * kColumns : row);
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
 #pragma unroll
       for (int w = 0; w < kWords; ++w) {
         const float2 value = unpack2<T>(words[j][w]);
+        if (!inside || count[j] == 0) continue;
         sum[2 * w] = fmaf(count[j], value.x, sum[2 * w]);
         sum[2 * w + 1] = fmaf(count[j], value.y, sum[2 * w + 1]);
       }
@@ -483,59 +240,55 @@ class SantaGather {
     }
   }
 
-  __device__ void dump(int head, std::int32_t row, int count) {
-    const std::int64_t query_head = first_head() + head;
-    atomicAdd(a_.step.counts + query_head * a_.step.dump_stride + row,
+  __device__ std::int64_t first_head(const TeamSplit::Team& team) const {
+    return std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * a_.step.group();
+  }
+
+  __device__ void dump(int head, std::int32_t row, int count) const {
+    atomicAdd(a_.step.counts + (first_head(own_.team) + head) * a_.step.dump_stride + row,
               static_cast<std::uint32_t>(count));
   }
 
-  __device__ std::int64_t first_head() const {
-    return std::int64_t{own_.team.sequence} * a_.step.q_heads +
-           own_.team.kv_head * a_.step.group();
-  }
-
   /// The warps' sums become the CTA's: output if the team is its own, else a partial result.
-  __device__ void write_sums() {
+  __device__ void write_sums(const Sharing& sharing) {
     const int group = a_.step.group();
-    const int parts = parts_per_head();
-    const bool alone = a_.split.members(own_.team).count == 1;
-    const int slot = slot_of(a_.split, own_.team, static_cast<int>(blockIdx.x));
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < group * D / 2; i += Shape::kThreads) {
       const int head = 2 * i / D;
       const int column = 2 * i % D;
       float2 sum = {0, 0};
-      for (int p = 0; p < parts; ++p) {
+#pragma unroll 1
+      for (int p = 0; p < 1 << a_.parts_log2; ++p) {
         const auto part =
-            *reinterpret_cast<const float2*>(sums_ + (head * parts + p) * D + column);
+            *reinterpret_cast<const float2*>(sums_ + ((head << a_.parts_log2) + p) * D + column);
         sum.x += part.x;
         sum.y += part.y;
       }
       sum.x *= heads_[head].scale;
       sum.y *= heads_[head].scale;
-      if (alone) {
+      if (sharing.members == 1) {
         write_output(own_.team, head, column, sum.x);
         write_output(own_.team, head, column + 1, sum.y);
       } else {
-        publish(a_.partials.values + slot * (group * D / 2) + i, __float_as_uint(sum.x),
+        publish(a_.partials.values + sharing.slot * (group * D / 2) + i, __float_as_uint(sum.x),
                 __float_as_uint(sum.y), launch_);
       }
     }
   }
 
   __device__ void add_up_team(const TeamSplit::Team& team, int cta) {
-    if (a_.split.members(team).count == 1) return;
-    const TeamSum<D, Shape::kWarps, false> sum(a_.partials, a_.split, a_.step.group(), sum_,
-                                               launch_);
-    sum.run(team, cta, [&](int head, int column, const Weighted& total) {
+    const Sharing sharing = sharing_of(a_.split, team, cta);
+    if (sharing.members == 1) return;
+    const TeamSum<D, Shape::kWarps, false> sum(a_.partials, a_.step.group(), sum_, launch_);
+    sum.run(sharing, cta, [&](int head, int column, const Weighted& total) {
       write_output(team, head, column, total.value);
     });
   }
 
-  __device__ void write_output(const TeamSplit::Team& team, int head, int column, float value) {
+  __device__ void write_output(const TeamSplit::Team& team, int head, int column,
+                               float value) const {
     if (column >= a_.step.head_dim) return;
-    const std::int64_t row = std::int64_t{team.sequence} * a_.step.q_heads +
-                             team.kv_head * a_.step.group() + head;
-    store_output(a_.step, row * a_.step.head_dim + column, value);
+    store_output(a_.step, (first_head(team) + head) * a_.step.head_dim + column, value);
   }
 
   const SantaArguments& a_;
@@ -548,13 +301,9 @@ class SantaGather {
   float* sums_;                // [items, D]
   std::uint64_t* remainders_;  // [group, tiles]
   std::int32_t* entries_;      // rows drawn, by head and row
-  UnitStream own_;             // this CTA's first block of the team
-  std::uint32_t launch_ = 0;   // this launch's number
-  int own_index_ = 0;          // its number in the CTA
-  int own_blocks_ = 0;
-  int own_tiles_ = 0;
-  int first_block_ = 0;  // of this CTA in the team
-  int tiles_ = 0;
+  OwnBlocks own_;
+  int own_index_ = 0;         // the first of them among all blocks of the CTA
+  std::uint32_t launch_ = 0;  // this launch's number
 };
 
 }  // namespace kvsim::device

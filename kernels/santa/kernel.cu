@@ -11,7 +11,7 @@
 #include "kernels/device/kernel.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/santa/gather.cuh"
-#include "kernels/santa/kernel.cuh"
+#include "kernels/santa/stream.cuh"
 
 namespace kvsim {
 namespace {
@@ -22,9 +22,9 @@ template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  stamp(arguments,0); //DBG
+  stamp(arguments, 0);  // DBG
   SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run();
-  stamp(arguments,1); //DBG
+  stamp(arguments, 1);  // DBG
   __syncthreads();
   SantaGather<T, D, kLarge>(arguments, shared).run();
 }
@@ -52,7 +52,9 @@ struct SantaOptions {
   bool fallback = false;  // two launches instead of a cooperative one
 };
 
-}unsigned long long* g_stamps=nullptr;namespace{ //DBG
+}  // namespace
+unsigned long long* g_stamps = nullptr;
+namespace {  // DBG
 class SantaKernel : public Kernel {
  public:
   explicit SantaKernel(const SantaOptions& options) : options_(options) {}
@@ -71,10 +73,9 @@ class SantaKernel : public Kernel {
       using Shape = SantaShape<I::kDim, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, nullptr).first;
       const bool ranked = a.rule == SantaRule::kLargestRemainder;
-      const GatherLayout layout =
-          GatherLayout::of(step.group(), Shape::kWarps, I::kDim, a.pairs,
-                           ranked ? step.group() * a.tiles : 0,
-                           step.group() * static_cast<int>(a.samples));
+      const GatherLayout layout = GatherLayout::of(step.group(), Shape::kWarps, I::kDim, a.pairs,
+                                                   ranked ? step.group() * a.tiles : 0,
+                                                   step.group() * static_cast<int>(a.samples));
       if (layout.bytes > Shape::kRingBytes || a.samples > kMostSamples) {
         result = fmt::format("{} samples over {} tiles, which do not fit into shared memory",
                              a.samples, a.tiles);
@@ -134,25 +135,26 @@ class SantaKernel : public Kernel {
     constexpr int kReservedBytes = 2048;  // the system's share and static variables
     SantaArguments a;
     a.step = step;
-    a.stamps=g_stamps; //DBG
+    a.stamps = g_stamps;  // DBG
     a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockTokens, limits.sms, 1);
     a.rule = options_.rule;
     a.samples = options_.samples;
-    a.tile = tile_of(step);
+    const int tile = tile_of(step);
+    while ((1 << a.tile_log2) > tile) --a.tile_log2;
+    while (step.group() << (a.parts_log2 + 1) <= Shape::kWarps) ++a.parts_log2;
     a.offset_per_tile = options_.offset_per_tile;
     const std::span<const std::int32_t> contexts = contexts_of(step);
     const int longest = *std::max_element(contexts.begin(), contexts.end());
     const int team_blocks = (longest + kBlockTokens - 1) / kBlockTokens;
-    a.tiles = (longest + a.tile - 1) / a.tile;
+    a.tiles = (longest + tile - 1) / tile;
     const TeamSplit& split = a.split;
-    a.blocks_per_cta =
-        split.ctas_per_team > 0
-            ? (team_blocks + split.ctas_per_team - 1) / split.ctas_per_team
-            : static_cast<int>((split.total() + split.ctas - 1) / split.ctas);
-    a.pairs = std::min(a.blocks_per_cta, team_blocks) * (kBlockTokens / a.tile) * step.group();
+    a.blocks_per_cta = split.ctas_per_team > 0
+                           ? (team_blocks + split.ctas_per_team - 1) / split.ctas_per_team
+                           : static_cast<int>((split.total() + split.ctas - 1) / split.ctas);
+    a.pairs = std::min(a.blocks_per_cta, team_blocks) * (kBlockTokens / tile) * step.group();
     const int row_bytes = 4 * step.group() * kStashRow;
-    const auto room = static_cast<int>(limits.shared_bytes_per_sm) - kReservedBytes -
-                      shared_bytes<Shape>(a);
+    const auto room =
+        static_cast<int>(limits.shared_bytes_per_sm) - kReservedBytes - shared_bytes<Shape>(a);
     a.shared_blocks = options_.fallback ? 0 : std::clamp(room / row_bytes, 0, a.blocks_per_cta);
     return lay_out(a, workspace);
   }
@@ -167,8 +169,8 @@ class SantaKernel : public Kernel {
     a.partials.values =
         carver.take<TaggedPair>(static_cast<std::size_t>(a.split.ctas) * group * dim);
     if (a.shared_blocks < a.blocks_per_cta) {
-      a.stash = carver.take<std::uint32_t>(static_cast<std::size_t>(a.split.total()) * group *
-                                           kStashRow);
+      a.stash =
+          carver.take<std::uint32_t>(static_cast<std::size_t>(a.split.total()) * group * kStashRow);
     }
     return {a, carver.bytes()};
   }

@@ -56,9 +56,9 @@ KVSIM_HD inline std::uint32_t units_above(std::uint64_t mass, TileScale scale) {
   return units;
 }
 
-/// S thresholds in a mass of `total`: threshold m is floor((m + random24 * 2^-24) / S * total), always
-/// below `total`. A row is drawn when it is the first whose cumulative mass exceeds a threshold
-/// (SANTA §2.1, F(j) > (m + u) / S). S < 2^20.
+/// S thresholds in a mass of `total`: threshold m is floor((m + random24 * 2^-24) / S * total),
+/// always below `total`. A row is drawn when it is the first whose cumulative mass exceeds a
+/// threshold (SANTA §2.1, F(j) > (m + u) / S). S < 2^20.
 struct Strata {
   std::uint64_t total = 0;
   std::uint64_t quotient = 0;  // total = quotient * samples + remainder
@@ -72,12 +72,15 @@ struct Strata {
     strata.total = total;
     strata.samples = samples;
     strata.per_mass = static_cast<float>(samples) / static_cast<float>(total);
-    strata.shift = std::has_single_bit(samples) ? std::countr_zero(samples) : 64;
+    // A power of two below 2^24 is exact as a float: its exponent is the shift.
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(samples));
+    strata.shift = (samples & (samples - 1)) == 0 ? static_cast<int>(bits >> 23) - 127 : 64;
     strata.quotient = strata.divide(total);
     strata.remainder = static_cast<std::uint32_t>(total - strata.quotient * samples);
     return strata;
   }
-  /// position * total / (samples * 2^24) with nested floors, so that nothing of 128 bits is divided.
+  /// position * total / (samples * 2^24) with nested floors, so that nothing of 128 bits is
+  /// divided.
   KVSIM_HD std::uint64_t threshold(std::uint32_t index, std::uint32_t random24) const {
     const std::uint64_t position = (std::uint64_t{index} << 24) + random24;
     const Uint128 product = Uint128{position} * quotient + divide(position * remainder);
@@ -114,8 +117,8 @@ struct Share {
 
 KVSIM_HD inline Share budget_share(std::uint64_t mass, std::uint32_t samples, std::uint64_t total) {
   // The quotient is off by one at most; the remainder modulo 2^64 tells, as total < 2^62.
-  auto whole = static_cast<std::uint32_t>(static_cast<float>(mass) *
-                                          (static_cast<float>(samples) / static_cast<float>(total)));
+  auto whole = static_cast<std::uint32_t>(
+      static_cast<float>(mass) * (static_cast<float>(samples) / static_cast<float>(total)));
   std::uint64_t remainder = mass * samples - whole * total;
   if (static_cast<std::int64_t>(remainder) < 0) {
     --whole;

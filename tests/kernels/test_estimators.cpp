@@ -197,7 +197,8 @@ TEST_CASE("prefill coverage of iid SANTA over Gaussian inputs is S / (S + 1)") {
       const RandomStream random{.seed = 5, .step = static_cast<std::uint32_t>(t)};
       for (int s = 0; s < samples; ++s) {
         const std::uint64_t threshold =
-            Strata::of(head.total(), 1).threshold(0, random.threshold24(static_cast<std::uint32_t>(s)));
+            Strata::of(head.total(), 1)
+                .threshold(0, random.threshold24(static_cast<std::uint32_t>(s)));
         touched[static_cast<std::size_t>(head.find(threshold))] = true;
       }
     }

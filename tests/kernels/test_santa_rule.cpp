@@ -75,9 +75,8 @@ TEST_CASE("thresholds below a mass are counted as one by one") {
     const auto random24 = static_cast<std::uint32_t>(engine() % (1u << 24));
     const Strata strata = Strata::of(total, samples);
     const auto offset = [&](std::uint32_t m) { return random24 ^ (m * 7919u & 0xffffffu); };
-    for (const std::uint64_t mass :
-         {std::uint64_t{0}, engine() % total, strata.threshold(samples / 2, offset(samples / 2)),
-          total}) {
+    for (const std::uint64_t mass : {std::uint64_t{0}, engine() % total,
+                                     strata.threshold(samples / 2, offset(samples / 2)), total}) {
       std::uint32_t count = 0;
       for (std::uint32_t m = 0; m < samples; ++m) {
         count += strata.threshold(m, offset(m)) < mass ? 1u : 0u;

@@ -140,7 +140,7 @@ const std::vector<BadInput> kBadFiles{
     {"replay good.h5 --method dense --presets presets --gpu unknown_key", 1, "device.clook"},
     {"replay good.h5 --method dense --presets presets --gpu not_toml", 1, "not_toml"},
     {"replay good.h5 --method dense --presets presets --gpu no_sms", 1,
-     "presets/gpus/no_sms.toml:24: device.sms: found 0 SM, expected 1 to 4096 SM"},
+     "presets/gpus/no_sms.toml:25: device.sms: found 0 SM, expected 1 to 4096 SM"},
     {"replay good.h5 --method dense --presets presets --gpu huge_clock", 1,
      "found 1000000000000 MHz"},
     {"replay good.h5 --method dense --presets presets --gpu folder", 1,

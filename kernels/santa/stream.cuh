@@ -3,76 +3,12 @@
 #include <cstdint>
 
 #include "core/exact_math.h"
-#include "kernels/device/exchange.cuh"
-#include "kernels/device/step.h"
-#include "kernels/device/team_split.h"
-#include "kernels/device/units.cuh"
-#include "kernels/santa/rule.h"
-
-// The two halves of the SANTA kernels: stream (keys to tile records and prefix sums) and gather
-// (records to samples to output). Fused in one launch, or one launch each.
+#include "kernels/santa/arguments.cuh"
 
 namespace kvsim::device {
 
-inline constexpr int kBlockTokens = 256;  // what a CTA takes at once: one or more tiles
-inline constexpr int kStashRow = kBlockTokens + 4;  // words, padded against bank conflicts
-
-enum class SantaRule { kSystematic, kStratified, kLargestRemainder, kSystematicBudgets };
-
-struct SantaArguments {
-  DeviceStep step;
-  TeamSplit split;      // in blocks
-  Partials partials;
-  TaggedPair* records = nullptr;  // [teams, group, tiles]: a tile's largest score and its units
-  std::uint32_t* stash = nullptr;  // [blocks, group, kStashRow], for blocks that shared memory lacks
-  SantaRule rule = SantaRule::kSystematic;
-  std::uint32_t samples = 128;
-  std::int32_t tile = 256;         // 32, 64, 128 or 256 tokens
-  std::int32_t tiles = 0;          // of the longest context
-  std::int32_t shared_blocks = 0;  // blocks of a CTA whose prefix sums stay in shared memory
-  std::int32_t blocks_per_cta = 0;
-  std::int32_t pairs = 0;  // most (head, tile) pairs of a CTA in one team
-  bool offset_per_tile = false;
-  unsigned long long* stamps = nullptr;  //DBG
-};
-__device__ inline void stamp(const SantaArguments& a, int i){ if(a.stamps&&threadIdx.x==0){unsigned long long t;asm volatile("mov.u64 %0, %globaltimer;":"=l"(t));a.stamps[blockIdx.x*16+i]=t;}} //DBG
-
-
-template <int D, bool kLarge>
-struct SantaShape {
-  static constexpr int kWarps = kLarge ? 8 : 4;
-  static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kStages = D == 64 ? 8 : (D == 128 ? 4 : 2);
-  static constexpr int kRingBytes = kWarps * kStages * UnitTile<D>::kBytes;
-  static constexpr int kUnitsPerWarp = kBlockTokens / kUnitTokens / kWarps;
-};
-
-/// Shared memory after the ring. Gathering reuses the ring, which is empty by then.
-struct SantaShared {
-  std::uint32_t* done;   // [blocks_per_cta] warps that have scored a block
-  std::uint32_t* stash;  // [shared_blocks, group, kStashRow] scores, then prefix sums
-
-  __device__ SantaShared(const SantaArguments& a, char* shared, int ring_bytes)
-      : done(reinterpret_cast<std::uint32_t*>(shared + ring_bytes)),
-        stash(done + flag_words(a.blocks_per_cta)) {}
-
-  /// 32-bit words before the stash.
-  KVSIM_HD static int flag_words(int blocks_per_cta) { return (blocks_per_cta + 31) / 32 * 32; }
-};
-
-/// Scores or prefix sums of head 0 in the CTA's block number `index`, flat position `block`.
-__device__ inline std::uint32_t* stash_of(const SantaArguments& a, const SantaShared& shared,
-                                          int index, std::int64_t block) {
-  const int row = a.step.group() * kStashRow;
-  return index < a.shared_blocks ? shared.stash + index * row : a.stash + block * row;
-}
-
-__device__ inline TaggedPair* records_of(const SantaArguments& a, const TeamSplit::Team& team,
-                                         int head) {
-  const int index = team.sequence * a.step.kv_heads + team.kv_head;
-  return a.records + (std::int64_t{index} * a.step.group() + head) * a.tiles;
-}
-
+/// The CTA's share of the keys: scores on chip, then prefix sums of integer masses in their place,
+/// and a record of each tile for the CTAs of the team.
 template <typename T, int D, int kHeads8, bool kLarge>
 class SantaStream {
  public:
@@ -90,25 +26,29 @@ class SantaStream {
 
   __device__ void run() {
     UnitStream blocks = ahead_;
+    // These loads go first: behind the ring's they would wait for all of it.
+    launches_ = a_.partials.launches.read();
+    load_queries(blocks.team);
     seek();
+#pragma unroll 1
     for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * UnitTile<D>::kBytes);
     for (int i = static_cast<int>(threadIdx.x); i < a_.blocks_per_cta; i += Shape::kThreads) {
       shared_.done[i] = 0;
     }
-    launch_ = a_.partials.launches.current(gridDim.x);
-    load_queries(blocks.team);
     __syncthreads();
     tile_ = ring_;
     UnitStream before = blocks;
     int index = 0;
-    while (!blocks.done()) {
-      score_block(blocks, index);
+#pragma unroll 1
+    for (bool more = !blocks.done(); more || index > 0; ++index) {
+      if (more) score_block(blocks, index);
       if (index > 0) finish_block(before, index - 1);
+      if (!more) break;
       before = blocks;
-      ++index;
-      if (blocks.advance(a_.split)) load_queries(blocks.team);
+      const bool moved = blocks.advance(a_.split);
+      more = !blocks.done();
+      if (moved) load_queries(blocks.team);
     }
-    if (index > 0) finish_block(before, index - 1);
   }
 
  private:
@@ -198,7 +138,7 @@ class SantaStream {
           s[n][i] *= a_.step.scale;
         } else {
           const bool valid = lane_ / 4 + 8 * (i / 2) < tokens;
-          s[n][i] = valid ? logit(s[n][i], a_.step.scale, a_.step.logit_cap) : -INFINITY;
+          s[n][i] = valid ? capped(s[n][i] * a_.step.scale, a_.step.logit_cap) : -INFINITY;
         }
       }
     }
@@ -235,8 +175,8 @@ class SantaStream {
     }
   }
 
-  /// The heads of a block are dealt out over the warps; each turns scores into prefix sums while the
-  /// others stream on.
+  /// The heads of a block are dealt out over the warps; each turns scores into prefix sums while
+  /// the others stream on.
   __device__ void finish_block(const UnitStream& blocks, int index) {
     const int group = a_.step.group();
     const int first = (warp_ + Shape::kWarps - (index * group) % Shape::kWarps) % Shape::kWarps;
@@ -254,7 +194,9 @@ class SantaStream {
   /// Each lane holds 8 tokens; a tile is 4 to 32 lanes.
   __device__ void finish_head(std::uint32_t* stash, const UnitStream& blocks, int head) {
     constexpr int kTokens = kBlockTokens / kWarp;
-    const int lanes = a_.tile / kTokens;
+    const int lanes = 1 << (a_.tile_log2 - 3);
+    const int in_tile = lane_ & (lanes - 1);
+    static_assert(kTokens == 1 << 3);
     auto* mine = reinterpret_cast<uint4*>(stash + lane_ * kTokens);
     std::uint32_t word[kTokens];
     *reinterpret_cast<uint4*>(word) = mine[0];
@@ -276,17 +218,17 @@ class SantaStream {
     std::uint32_t before = sum;
     for (int distance = 1; distance < lanes; distance *= 2) {
       const std::uint32_t other = __shfl_up_sync(0xffffffffu, before, distance);
-      if (lane_ % lanes >= distance) before += other;
+      if (in_tile >= distance) before += other;
     }
     before -= sum;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) word[i] += before;
     mine[0] = *reinterpret_cast<uint4*>(word);
     mine[1] = *reinterpret_cast<uint4*>(word + 4);
-    const int first = (blocks.position - blocks.team.begin) * (kBlockTokens / a_.tile);
-    if (lane_ % lanes == lanes - 1 && !empty) {
-      publish(records_of(a_, blocks.team, head) + first + lane_ / lanes, __float_as_uint(highest),
-              sum + before, launch_);
+    const int first = (blocks.position - blocks.team.begin) << (kBlockLog2 - a_.tile_log2);
+    if (in_tile == lanes - 1 && !empty) {
+      publish(records_of(a_, blocks.team, head) + first + (lane_ >> (a_.tile_log2 - 3)),
+              __float_as_uint(highest), sum + before, LaunchCounter::number(launches_, gridDim.x));
     }
   }
 
@@ -297,9 +239,9 @@ class SantaStream {
   std::uint32_t ring_;
   std::uint32_t tile_ = 0;  // of the ring: the one that is scored next
   UnitStream ahead_;
-  std::uint32_t launch_ = 0;  // this launch's number
-  int ahead_unit_ = 0;    // of this warp in the block
-  int ahead_tokens_ = 0;  // from the unit to the end of its sequence
+  unsigned long long launches_ = 0;  // as read from the counter
+  int ahead_unit_ = 0;               // of this warp in the block
+  int ahead_tokens_ = 0;             // from the unit to the end of its sequence
   UnitReader<T, D> keys_;
   QueryFragments<T, D, kHeads8> queries_;
 };
