@@ -13,7 +13,6 @@
 #include "kernels/device/units.cuh"
 
 namespace kvsim {
-extern unsigned long long* g_stamps;  // DBG
 namespace {
 
 using namespace device;
@@ -25,15 +24,8 @@ struct DenseArguments {
   DeviceStep step;
   TeamSplit split;
   Partials partials;
-  unsigned long long* stamps = nullptr;  // DBG
+  std::int32_t group = 1;  // of the step: a division less
 };
-__device__ inline void stamp(const DenseArguments& a, int i) {
-  if (a.stamps && threadIdx.x == 0) {
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    a.stamps[blockIdx.x * 16 + i] = t;
-  }
-}  // DBG
 
 /// Sizes of one instance: warps and stages fill 128 KB of shared memory, which keeps enough bytes
 /// under way for one CTA per SM; or 64 KB where an SM has less than 160 KB.
@@ -144,14 +136,12 @@ class DenseCta {
     const TeamSplit::Team first = team;
     std::int32_t position = ahead_.position;
     ahead_.settle(a_.split);
-    stamp(a_, 0);  // DBG
     // These loads go first: behind the ring's they would wait for all of it.
     const unsigned long long launches = a_.partials.launches.read();
     load_queries(team);
     seek();
 #pragma unroll 1
     for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * Shape::kStageBytes);
-    stamp(a_, 1);  // DBG
     std::uint32_t tile = ring_;
     while (true) {
       const Sharing sharing = sharing_of(a_.split, team, cta);
@@ -169,10 +159,8 @@ class DenseCta {
                    : tile + Shape::kStageBytes;
         tokens -= ahead_.step * kUnitTokens;
       }
-      stamp(a_, 2);  // DBG
       if (launch_ == 0) launch_ = LaunchCounter::number(launches, gridDim.x);
       merge_warps(team, sharing);
-      stamp(a_, 3);  // DBG
       if (team.end >= ahead_.end) break;
       team = a_.split.next(team);
       load_queries(team);
@@ -183,12 +171,11 @@ class DenseCta {
     for (int i = 0; i < 2; ++i) {  // one copy of the code for the share's first and last team
       if (i == 0 || team.begin != first.begin) merge_team(i == 0 ? first : team, cta);
     }
-    stamp(a_, 5);  // DBG
   }
 
  private:
   __device__ std::int64_t first_head(const TeamSplit::Team& team) const {
-    return std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * a_.step.group();
+    return std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * a_.group;
   }
 
   __device__ int tokens_from(const TeamSplit::Team& team, std::int32_t position) const {
@@ -197,8 +184,8 @@ class DenseCta {
   }
 
   __device__ void load_queries(const TeamSplit::Team& team) {
-    queries_.load(static_cast<const T*>(a_.step.q) + first_head(team) * a_.step.head_dim,
-                  a_.step.group(), a_.step.head_dim, lane_);
+    queries_.load(static_cast<const T*>(a_.step.q) + first_head(team) * a_.step.head_dim, a_.group,
+                  a_.step.head_dim, lane_);
   }
 
   /// Points the readers at the stream's position.
@@ -259,7 +246,7 @@ class DenseCta {
     __syncthreads();
     const bool alone = sharing.members == 1;
     const int slot = sharing.slot;
-    const int group = a_.step.group();
+    const int group = a_.group;
     for (int i = static_cast<int>(threadIdx.x); i < group * (D / 2); i += Shape::kThreads) {
       const int head = i / (D / 2);
       const int column = 2 * (i % (D / 2));
@@ -295,7 +282,7 @@ class DenseCta {
   }
 
   __device__ void write_warp() {
-    const int group = a_.step.group();
+    const int group = a_.group;
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
@@ -322,7 +309,7 @@ class DenseCta {
     const Sharing sharing = sharing_of(a_.split, team, cta);
     if (sharing.members == 1) return;
     const TeamSum<D, Shape::kWarps, true> sum(
-        a_.partials, a_.step.group(),
+        a_.partials, a_.group,
         reinterpret_cast<Weighted*>(reinterpret_cast<char*>(scratch_) - Shape::kRingBytes),
         launch_);  // the ring is empty by now
     sum.run(sharing, cta, [&](int head, int column, const Weighted& total) {
@@ -334,7 +321,7 @@ class DenseCta {
     if (column >= a_.step.head_dim) return;
     const std::int64_t row = first_head(team) + head;
     if (a_.step.sink_logits != nullptr) {
-      const float sink = a_.step.sink_logits[team.kv_head * a_.step.group() + head] * kLog2e;
+      const float sink = a_.step.sink_logits[team.kv_head * a_.group + head] * kLog2e;
       total.add({0, 1, sink});
     }
     store_output(a_.step, row * a_.step.head_dim + column, total.value / total.sum);
@@ -383,8 +370,8 @@ class DenseKernel : public Kernel {
 
   void launch(const DeviceStep& step, const DeviceLimits& limits, std::byte* workspace,
               CUstream_st* stream) const override {
-    const DenseArguments arguments{step, split(step, limits),
-                                   layout(step, limits, workspace).first};
+    const DenseArguments arguments{step, split(step, limits), layout(step, limits, workspace).first,
+                                   step.group()};
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
       DenseLaunch().run<typename I::Element, I::kDim, I::kHeads8, I::kLarge>(arguments, stream);

@@ -92,9 +92,6 @@ void dispatch_dim(const DeviceStep& step, const DeviceLimits& limits, const Visi
 /// Calls `visit` with the instance for a step's element type, head size, group and shared memory.
 template <typename Visit>
 void dispatch(const DeviceStep& step, const DeviceLimits& limits, const Visit& visit) {
-#ifdef KVSIM_QUICK                                               // DBG
-  return dispatch_memory<__nv_bfloat16, 128, 1>(limits, visit);  // DBG
-#endif                                                           // DBG
   if (step.type == ElementType::kBfloat16) return dispatch_dim<__nv_bfloat16>(step, limits, visit);
   dispatch_dim<__half>(step, limits, visit);
 }

@@ -29,22 +29,15 @@ struct SantaArguments {
       nullptr;  // [blocks, group, kStashRow], for blocks that shared memory lacks
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
-  std::int32_t tile_log2 = 8;      // tiles of 32 to 256 tokens
-  std::int32_t tiles = 0;          // of the longest context
-  std::int32_t shared_blocks = 0;  // blocks of a CTA whose prefix sums stay in shared memory
+  std::int32_t group = 1;            // of the step: a division less
+  std::int32_t tile_log2 = 8;        // tiles of 32 to 256 tokens
+  std::int32_t tiles = 0;            // of the longest context
+  std::int32_t resident_blocks = 0;  // of a CTA: their prefix sums stay in shared memory
   std::int32_t blocks_per_cta = 0;
   std::int32_t pairs = 0;       // most (head, tile) pairs of a CTA in one team
   std::int32_t parts_log2 = 0;  // warps that share a head's samples
   bool offset_per_tile = false;
-  unsigned long long* stamps = nullptr;  // DBG
 };
-__device__ inline void stamp(const SantaArguments& a, int i) {
-  if (a.stamps && threadIdx.x == 0) {
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    a.stamps[blockIdx.x * 16 + i] = t;
-  }
-}  // DBG
 
 template <int D, bool kLarge>
 struct SantaShape {
@@ -57,28 +50,46 @@ struct SantaShape {
 
 /// Shared memory after the ring. Gathering reuses the ring, which is empty by then.
 struct SantaShared {
-  std::uint32_t* done;   // [blocks_per_cta] warps that have scored a block
-  std::uint32_t* stash;  // [shared_blocks, group, kStashRow] scores, then prefix sums
+  std::uint32_t* scored;    // [blocks_per_cta] warps that have scored a block
+  std::uint32_t* finished;  // [blocks_per_cta] heads of a block that are prefix sums
+  std::uint32_t* stash;     // [resident and staging blocks, group, kStashRow]
 
   __device__ SantaShared(const SantaArguments& a, char* shared, int ring_bytes)
-      : done(reinterpret_cast<std::uint32_t*>(shared + ring_bytes)),
-        stash(done + flag_words(a.blocks_per_cta)) {}
+      : scored(reinterpret_cast<std::uint32_t*>(shared + ring_bytes)),
+        finished(scored + a.blocks_per_cta),
+        stash(scored + flag_words(a.blocks_per_cta)) {}
 
   /// 32-bit words before the stash.
-  KVSIM_HD static int flag_words(int blocks_per_cta) { return (blocks_per_cta + 31) / 32 * 32; }
+  KVSIM_HD static int flag_words(int blocks_per_cta) { return (2 * blocks_per_cta + 31) / 32 * 32; }
 };
 
-/// Scores or prefix sums of head 0 in the CTA's block number `index`, flat position `block`.
-__device__ inline std::uint32_t* stash_of(const SantaArguments& a, const SantaShared& shared,
-                                          int index, std::int64_t block) {
-  const int row = a.step.group() * kStashRow;
-  return index < a.shared_blocks ? shared.stash + index * row : a.stash + block * row;
+/// Blocks beyond the resident ones take turns in a few more slots while they are scored; their
+/// prefix sums go to global memory.
+inline constexpr int kStagingBlocks = 3;
+
+__device__ inline bool is_spilled(const SantaArguments& a, int index) {
+  return index >= a.resident_blocks;
+}
+
+/// Where the CTA's block number `index` has its scores, [group, kStashRow].
+__device__ inline std::uint32_t* scores_of(const SantaArguments& a, const SantaShared& shared,
+                                           int index) {
+  const int first = a.resident_blocks;
+  const int slot = is_spilled(a, index) ? first + (index - first) % kStagingBlocks : index;
+  return shared.stash + slot * a.group * kStashRow;
+}
+
+/// Where it has its prefix sums; `block` is its flat position.
+__device__ inline std::uint32_t* prefix_of(const SantaArguments& a, const SantaShared& shared,
+                                           int index, int block) {
+  const int row = a.group * kStashRow;
+  return is_spilled(a, index) ? a.stash + std::int64_t{block} * row : shared.stash + index * row;
 }
 
 __device__ inline TaggedPair* records_of(const SantaArguments& a, const TeamSplit::Team& team,
                                          int head) {
   const int index = team.sequence * a.step.kv_heads + team.kv_head;
-  return a.records + (std::int64_t{index} * a.step.group() + head) * a.tiles;
+  return a.records + (std::int64_t{index} * a.group + head) * a.tiles;
 }
 
 }  // namespace kvsim::device

@@ -74,7 +74,7 @@ class TileDraws {
   __device__ void run() {
     draw_offsets();
 #pragma unroll 1
-    for (int head = warp_; head < a_.step.group(); head += kWarps) read_head(head);
+    for (int head = warp_; head < a_.group; head += kWarps) read_head(head);
     __syncthreads();
     count_samples();
     __syncthreads();
@@ -83,7 +83,7 @@ class TileDraws {
   }
 
   __device__ std::uint32_t random_of(int head, Purpose purpose, std::uint32_t index) const {
-    return random24(a_.step.random, own_.team.sequence, own_.team.kv_head * a_.step.group() + head,
+    return random24(a_.step.random, own_.team.sequence, own_.team.kv_head * a_.group + head,
                     purpose, index);
   }
 
@@ -106,7 +106,7 @@ class TileDraws {
 
   /// By the last warp, while the others read tiles.
   __device__ void draw_offsets() {
-    if (warp_ != kWarps - 1 || lane_ >= a_.step.group()) return;
+    if (warp_ != kWarps - 1 || lane_ >= a_.group) return;
     heads_[lane_].offset = random_of(lane_, Purpose::kSampleOffset, 0);
     if (a_.rule == SantaRule::kSystematicBudgets) {
       heads_[lane_].budget_offset = random_of(lane_, Purpose::kBudgetOffset, 0);
@@ -169,7 +169,7 @@ class TileDraws {
   /// The softmax's share that belongs to rows, not to the head's sink.
   __device__ float share_of_rows(int head, float highest, std::uint64_t total) const {
     if (a_.step.sink_logits == nullptr) return 1;
-    const double sink = a_.step.sink_logits[own_.team.kv_head * a_.step.group() + head];
+    const double sink = a_.step.sink_logits[own_.team.kv_head * a_.group + head];
     const double rows = static_cast<double>(total) * 0x1p-40;
     return static_cast<float>(rows / (rows + exp(sink - highest)));
   }
@@ -237,7 +237,7 @@ class TileDraws {
 
   /// How many samples each of the CTA's tiles draws.
   __device__ void count_samples() {
-    const int pairs = a_.step.group() * own_.own_tiles;
+    const int pairs = a_.group * own_.own_tiles;
     if (a_.rule == SantaRule::kLargestRemainder) {
 #pragma unroll 1
       for (int p = warp_; p < pairs; p += kWarps) deal_remainder(draws_[p]);
@@ -269,7 +269,7 @@ class TileDraws {
 
   /// Warp 0: exclusive sums of the counts.
   __device__ void add_up_counts() {
-    const int pairs = a_.step.group() * own_.own_tiles;
+    const int pairs = a_.group * own_.own_tiles;
     std::uint32_t total = 0;
 #pragma unroll 1
     for (int base = 0; base < pairs; base += kWarp) {

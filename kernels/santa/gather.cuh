@@ -44,7 +44,7 @@ class SantaGather {
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
     const bool ranked = a_.rule == SantaRule::kLargestRemainder;
-    const int group = a_.step.group();
+    const int group = a_.group;
     const GatherLayout layout =
         GatherLayout::of(group, Shape::kWarps, D, a_.pairs, ranked ? group * a_.tiles : 0, 0);
     sum_ = reinterpret_cast<Weighted*>(shared + layout.sum);
@@ -84,23 +84,18 @@ class SantaGather {
 
   __device__ void gather_team(const Sharing& sharing) {
     __syncthreads();  // what the team before left in shared memory may still be read
-    stamp(a_, 2);     // DBG
     Draws draws(a_, own_, heads_, draws_, remainders_, launch_);
     draws.run();
-    stamp(a_, 5);  // DBG
     find_rows(draws);
     __syncthreads();
-    stamp(a_, 6);  // DBG
     gather_rows();
     __syncthreads();
-    stamp(a_, 7);  // DBG
     write_sums(sharing);
-    stamp(a_, 9);  // DBG
   }
 
   /// Samples before the tiles of a head; all of the CTA's for head = group.
   __device__ int samples_before(int head) const {
-    const int pairs = a_.step.group() * own_.own_tiles;
+    const int pairs = a_.group * own_.own_tiles;
     const int p = head * own_.own_tiles;
     if (p < pairs) return static_cast<int>(draws_[p].before);
     const TileDraw& last = draws_[pairs - 1];
@@ -109,8 +104,8 @@ class SantaGather {
 
   /// One sample per thread: its tile, and its row in the tile.
   __device__ void find_rows(const Draws& draws) {
-    const int pairs = a_.step.group() * own_.own_tiles;
-    const int samples = samples_before(a_.step.group());
+    const int pairs = a_.group * own_.own_tiles;
+    const int samples = samples_before(a_.group);
 #pragma unroll 1
     for (int e = static_cast<int>(threadIdx.x); e < samples; e += Shape::kThreads) {
       int low = 0;  // last pair whose samples begin at or before e
@@ -122,17 +117,17 @@ class SantaGather {
       const TileDraw& draw = draws_[low];
       const std::uint32_t sample = static_cast<std::uint32_t>(e) - draw.before;
       entries_[e] = (draw.tile << a_.tile_log2) +
-                    row_above(prefix_of(draw), units_below(draws, draw, sample));
+                    row_above(prefix_of_tile(draw), units_below(draws, draw, sample));
     }
   }
 
   /// Prefix sums of a tile.
-  __device__ const std::uint32_t* prefix_of(const TileDraw& draw) const {
+  __device__ const std::uint32_t* prefix_of_tile(const TileDraw& draw) const {
     const int per_block_log2 = kBlockLog2 - a_.tile_log2;
     const int block = draw.own >> per_block_log2;
     const int inside = draw.own & ((1 << per_block_log2) - 1);
-    return stash_of(a_, shared_, own_index_ + block,
-                    own_.team.begin + own_.first + block * own_.step) +
+    return prefix_of(a_, shared_, own_index_ + block,
+                     own_.team.begin + own_.first + block * own_.step) +
            draw.head * kStashRow + (inside << a_.tile_log2);
   }
 
@@ -169,7 +164,7 @@ class SantaGather {
   __device__ void gather_rows() {
     const int parts = 1 << a_.parts_log2;
 #pragma unroll 1
-    for (int item = warp_; item < a_.step.group() << a_.parts_log2; item += Shape::kWarps) {
+    for (int item = warp_; item < a_.group << a_.parts_log2; item += Shape::kWarps) {
       const int head = item >> a_.parts_log2;
       const int part = item & (parts - 1);
       const int begin = samples_before(head);
@@ -241,7 +236,7 @@ class SantaGather {
   }
 
   __device__ std::int64_t first_head(const TeamSplit::Team& team) const {
-    return std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * a_.step.group();
+    return std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * a_.group;
   }
 
   __device__ void dump(int head, std::int32_t row, int count) const {
@@ -251,7 +246,7 @@ class SantaGather {
 
   /// The warps' sums become the CTA's: output if the team is its own, else a partial result.
   __device__ void write_sums(const Sharing& sharing) {
-    const int group = a_.step.group();
+    const int group = a_.group;
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < group * D / 2; i += Shape::kThreads) {
       const int head = 2 * i / D;
@@ -279,7 +274,7 @@ class SantaGather {
   __device__ void add_up_team(const TeamSplit::Team& team, int cta) {
     const Sharing sharing = sharing_of(a_.split, team, cta);
     if (sharing.members == 1) return;
-    const TeamSum<D, Shape::kWarps, false> sum(a_.partials, a_.step.group(), sum_, launch_);
+    const TeamSum<D, Shape::kWarps, false> sum(a_.partials, a_.group, sum_, launch_);
     sum.run(sharing, cta, [&](int head, int column, const Weighted& total) {
       write_output(team, head, column, total.value);
     });

@@ -22,9 +22,7 @@ template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  stamp(arguments, 0);  // DBG
   SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run();
-  stamp(arguments, 1);  // DBG
   __syncthreads();
   SantaGather<T, D, kLarge>(arguments, shared).run();
 }
@@ -52,9 +50,6 @@ struct SantaOptions {
   bool fallback = false;  // two launches instead of a cooperative one
 };
 
-}  // namespace
-unsigned long long* g_stamps = nullptr;
-namespace {  // DBG
 class SantaKernel : public Kernel {
  public:
   explicit SantaKernel(const SantaOptions& options) : options_(options) {}
@@ -76,7 +71,7 @@ class SantaKernel : public Kernel {
       const GatherLayout layout = GatherLayout::of(step.group(), Shape::kWarps, I::kDim, a.pairs,
                                                    ranked ? step.group() * a.tiles : 0,
                                                    step.group() * static_cast<int>(a.samples));
-      if (layout.bytes > Shape::kRingBytes || a.samples > kMostSamples) {
+      if (layout.bytes > Shape::kRingBytes || a.samples > kMostSamples || a.resident_blocks < 0) {
         result = fmt::format("{} samples over {} tiles, which do not fit into shared memory",
                              a.samples, a.tiles);
       }
@@ -120,11 +115,16 @@ class SantaKernel : public Kernel {
     return options_.tile > 0 ? options_.tile : budget_tile(step.prompt_tokens);
   }
 
+  /// Blocks that have room in a CTA's shared memory.
+  static int shared_slots(const SantaArguments& a) {
+    return a.resident_blocks + (a.resident_blocks < a.blocks_per_cta ? kStagingBlocks : 0);
+  }
+
   template <typename Shape>
   static int shared_bytes(const SantaArguments& a) {
     const int row = a.step.group() * kStashRow;
     return Shape::kRingBytes +
-           4 * (SantaShared::flag_words(a.blocks_per_cta) + a.shared_blocks * row);
+           4 * (SantaShared::flag_words(a.blocks_per_cta) + shared_slots(a) * row);
   }
 
   /// Arguments of a launch and the workspace they take.
@@ -135,7 +135,7 @@ class SantaKernel : public Kernel {
     constexpr int kReservedBytes = 2048;  // the system's share and static variables
     SantaArguments a;
     a.step = step;
-    a.stamps = g_stamps;  // DBG
+    a.group = step.group();
     a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockTokens, limits.sms, 1);
     a.rule = options_.rule;
     a.samples = options_.samples;
@@ -152,10 +152,13 @@ class SantaKernel : public Kernel {
                            ? (team_blocks + split.ctas_per_team - 1) / split.ctas_per_team
                            : static_cast<int>((split.total() + split.ctas - 1) / split.ctas);
     a.pairs = std::min(a.blocks_per_cta, team_blocks) * (kBlockTokens / tile) * step.group();
-    const int row_bytes = 4 * step.group() * kStashRow;
-    const auto room =
-        static_cast<int>(limits.shared_bytes_per_sm) - kReservedBytes - shared_bytes<Shape>(a);
-    a.shared_blocks = options_.fallback ? 0 : std::clamp(room / row_bytes, 0, a.blocks_per_cta);
+    const int row_bytes = 4 * a.group * kStashRow;
+    const int flag_bytes = 4 * SantaShared::flag_words(a.blocks_per_cta);
+    const int room = static_cast<int>(limits.shared_bytes_per_sm) - kReservedBytes -
+                     Shape::kRingBytes - flag_bytes;
+    const int slots = room / row_bytes;
+    a.resident_blocks = slots >= a.blocks_per_cta ? a.blocks_per_cta : slots - kStagingBlocks;
+    if (options_.fallback) a.resident_blocks = std::min(a.resident_blocks, 0);
     return lay_out(a, workspace);
   }
 
@@ -168,7 +171,7 @@ class SantaKernel : public Kernel {
     a.records = carver.take<TaggedPair>(teams * group * static_cast<std::size_t>(a.tiles));
     a.partials.values =
         carver.take<TaggedPair>(static_cast<std::size_t>(a.split.ctas) * group * dim);
-    if (a.shared_blocks < a.blocks_per_cta) {
+    if (a.resident_blocks < a.blocks_per_cta) {
       a.stash =
           carver.take<std::uint32_t>(static_cast<std::size_t>(a.split.total()) * group * kStashRow);
     }

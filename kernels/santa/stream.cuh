@@ -33,7 +33,7 @@ class SantaStream {
 #pragma unroll 1
     for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * UnitTile<D>::kBytes);
     for (int i = static_cast<int>(threadIdx.x); i < a_.blocks_per_cta; i += Shape::kThreads) {
-      shared_.done[i] = 0;
+      shared_.scored[i] = shared_.finished[i] = 0;
     }
     __syncthreads();
     tile_ = ring_;
@@ -53,7 +53,7 @@ class SantaStream {
 
  private:
   __device__ void load_queries(const TeamSplit::Team& team) {
-    const int group = a_.step.group();
+    const int group = a_.group;
     const std::int64_t head = std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * group;
     queries_.load(static_cast<const T*>(a_.step.q) + head * a_.step.head_dim, group,
                   a_.step.head_dim, lane_);
@@ -102,7 +102,8 @@ class SantaStream {
 
   /// Scores this warp's units of a block into the stash.
   __device__ void score_block(const UnitStream& blocks, int index) {
-    std::uint32_t* stash = stash_of(a_, shared_, index, blocks.position);
+    if (is_spilled(a_, index)) wait_for_staging(index - kStagingBlocks);
+    std::uint32_t* stash = scores_of(a_, shared_, index);
     int tokens = tokens_from(blocks) - warp_ * kUnitTokens;
 #pragma unroll 1
     for (int u = 0; u < Shape::kUnitsPerWarp; ++u) {
@@ -121,10 +122,28 @@ class SantaStream {
       if (a_.step.scores != nullptr) dump(s, blocks, inside, tokens);
       tokens -= Shape::kWarps * kUnitTokens;
     }
+    count(shared_.scored + index, 1);
+  }
+
+  /// What this warp has written to shared memory is there for those who see the count.
+  __device__ void count(std::uint32_t* counter, std::uint32_t n) const {
     __syncwarp();
     if (lane_ == 0) {
       __threadfence_block();
-      atomicAdd(shared_.done + index, 1u);
+      atomicAdd(counter, n);
+    }
+  }
+
+  __device__ static void wait_for(const volatile std::uint32_t* counter, std::uint32_t n) {
+    while (*counter < n) {
+    }
+    __threadfence_block();
+  }
+
+  /// A staging slot is free when the block before it there has become prefix sums.
+  __device__ void wait_for_staging(int index) const {
+    if (index >= 0 && is_spilled(a_, index)) {
+      wait_for(shared_.finished + index, static_cast<std::uint32_t>(a_.group));
     }
   }
 
@@ -151,7 +170,7 @@ class SantaStream {
       std::uint32_t* target = stash + head * kStashRow + lane_ / 4;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (head + i % 2 < a_.step.group()) {
+        if (head + i % 2 < a_.group) {
           target[i % 2 * kStashRow + 8 * (i / 2)] = __float_as_uint(s[n][i]);
         }
       }
@@ -160,8 +179,8 @@ class SantaStream {
 
   __device__ void dump(const float (&s)[kHeads8][4], const UnitStream& blocks, int inside,
                        int tokens) const {
-    const std::int64_t first_head = std::int64_t{blocks.team.sequence} * a_.step.q_heads +
-                                    blocks.team.kv_head * a_.step.group();
+    const std::int64_t first_head =
+        std::int64_t{blocks.team.sequence} * a_.step.q_heads + blocks.team.kv_head * a_.group;
     const int first_token = (blocks.position - blocks.team.begin) * kBlockTokens + inside;
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
@@ -169,7 +188,7 @@ class SantaStream {
       for (int i = 0; i < 4; ++i) {
         const int head = 8 * n + 2 * (lane_ % 4) + i % 2;
         const int token = lane_ / 4 + 8 * (i / 2);
-        if (head >= a_.step.group() || token >= tokens) continue;
+        if (head >= a_.group || token >= tokens) continue;
         a_.step.scores[(first_head + head) * a_.step.dump_stride + first_token + token] = s[n][i];
       }
     }
@@ -178,29 +197,31 @@ class SantaStream {
   /// The heads of a block are dealt out over the warps; each turns scores into prefix sums while
   /// the others stream on.
   __device__ void finish_block(const UnitStream& blocks, int index) {
-    const int group = a_.step.group();
+    const int group = a_.group;
     const int first = (warp_ + Shape::kWarps - (index * group) % Shape::kWarps) % Shape::kWarps;
     if (first >= group) return;
-    const volatile std::uint32_t* done = shared_.done + index;
-    while (*done != static_cast<std::uint32_t>(Shape::kWarps)) {
-    }
-    __threadfence_block();
-    std::uint32_t* stash = stash_of(a_, shared_, index, blocks.position);
+    wait_for(shared_.scored + index, static_cast<std::uint32_t>(Shape::kWarps));
+    const std::uint32_t* scores = scores_of(a_, shared_, index);
+    std::uint32_t* prefix = prefix_of(a_, shared_, index, blocks.position);
+    if (launch_ == 0) launch_ = LaunchCounter::number(launches_, gridDim.x);
+#pragma unroll 1
     for (int head = first; head < group; head += Shape::kWarps) {
-      finish_head(stash + head * kStashRow, blocks, head);
+      finish_head(scores + head * kStashRow, prefix + head * kStashRow, blocks, head);
+      if (is_spilled(a_, index)) count(shared_.finished + index, 1);
     }
   }
 
   /// Each lane holds 8 tokens; a tile is 4 to 32 lanes.
-  __device__ void finish_head(std::uint32_t* stash, const UnitStream& blocks, int head) {
+  __device__ void finish_head(const std::uint32_t* scores, std::uint32_t* prefix,
+                              const UnitStream& blocks, int head) {
     constexpr int kTokens = kBlockTokens / kWarp;
     const int lanes = 1 << (a_.tile_log2 - 3);
     const int in_tile = lane_ & (lanes - 1);
     static_assert(kTokens == 1 << 3);
-    auto* mine = reinterpret_cast<uint4*>(stash + lane_ * kTokens);
+    const auto* source = reinterpret_cast<const uint4*>(scores + lane_ * kTokens);
     std::uint32_t word[kTokens];
-    *reinterpret_cast<uint4*>(word) = mine[0];
-    *reinterpret_cast<uint4*>(word + 4) = mine[1];
+    *reinterpret_cast<uint4*>(word) = source[0];
+    *reinterpret_cast<uint4*>(word + 4) = source[1];
     float highest = __uint_as_float(word[0]);
 #pragma unroll
     for (int i = 1; i < kTokens; ++i) highest = fmaxf(highest, __uint_as_float(word[i]));
@@ -223,12 +244,13 @@ class SantaStream {
     before -= sum;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) word[i] += before;
-    mine[0] = *reinterpret_cast<uint4*>(word);
-    mine[1] = *reinterpret_cast<uint4*>(word + 4);
+    auto* target = reinterpret_cast<uint4*>(prefix + lane_ * kTokens);
+    target[0] = *reinterpret_cast<uint4*>(word);
+    target[1] = *reinterpret_cast<uint4*>(word + 4);
     const int first = (blocks.position - blocks.team.begin) << (kBlockLog2 - a_.tile_log2);
     if (in_tile == lanes - 1 && !empty) {
       publish(records_of(a_, blocks.team, head) + first + (lane_ >> (a_.tile_log2 - 3)),
-              __float_as_uint(highest), sum + before, LaunchCounter::number(launches_, gridDim.x));
+              __float_as_uint(highest), sum + before, launch_);
     }
   }
 
@@ -240,6 +262,7 @@ class SantaStream {
   std::uint32_t tile_ = 0;  // of the ring: the one that is scored next
   UnitStream ahead_;
   unsigned long long launches_ = 0;  // as read from the counter
+  std::uint32_t launch_ = 0;         // this launch's number, once it is needed
   int ahead_unit_ = 0;               // of this warp in the block
   int ahead_tokens_ = 0;             // from the unit to the end of its sequence
   UnitReader<T, D> keys_;
