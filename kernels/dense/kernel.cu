@@ -141,7 +141,10 @@ class DenseCta {
     load_queries(team);
     seek();
 #pragma unroll 1
-    for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * Shape::kStageBytes);
+    for (int s = 0; s < Shape::kStages; ++s) {
+      copy_keys(ring_ + s * Shape::kStageBytes);
+      copy_values(ring_ + s * Shape::kStageBytes);
+    }
     std::uint32_t tile = ring_;
     while (true) {
       const Sharing sharing = sharing_of(a_.split, team, cta);
@@ -149,11 +152,7 @@ class DenseCta {
       const std::int32_t stop = min(team.end, ahead_.end);
       int tokens = tokens_from(team, position);
       for (; position < stop; position += ahead_.step) {
-        wait_copies<Shape::kStages - 1>();
-        __syncwarp();
         attend(tile, tokens);
-        __syncwarp();
-        copy_ahead(tile);
         tile = tile + Shape::kStageBytes == ring_ + Shape::kStages * Shape::kStageBytes
                    ? ring_
                    : tile + Shape::kStageBytes;
@@ -197,10 +196,16 @@ class DenseCta {
     ahead_tokens_ = tokens_from(ahead_.team, ahead_.position);
   }
 
-  /// Starts the copies of the next unit into `tile`; an empty group when there is none.
-  __device__ void copy_ahead(std::uint32_t tile) {
+  // A unit's keys and values are copied as groups of their own, each as soon as its place is free,
+  // so that little of the ring is idle while a unit is worked on. Groups are empty at the end.
+
+  __device__ void copy_keys(std::uint32_t tile) const {
+    if (!ahead_.done()) keys_.copy(tile, ahead_tokens_);
+    commit_copies();
+  }
+
+  __device__ void copy_values(std::uint32_t tile) {
     if (!ahead_.done()) {
-      keys_.copy(tile, ahead_tokens_);
       values_.copy(tile + UnitTile<D>::kBytes, ahead_tokens_);
       if (ahead_.advance(a_.split)) {
         seek();
@@ -216,15 +221,24 @@ class DenseCta {
   }
 
   __device__ void attend(std::uint32_t tile, int tokens) {
+    constexpr int kGroupsAfter = 2 * Shape::kStages - 1;
     float s[kHeads8][4];
+    wait_copies<kGroupsAfter>();
+    __syncwarp();
     score_unit<T, D, kHeads8>(s, tile, queries_, lane_);
+    __syncwarp();
+    copy_keys(tile);
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] *= a_.step.scale * kLog2e;
     }
     if (a_.step.logit_cap > 0 || tokens < kUnitTokens) cap_and_mask(s, tokens);
+    wait_copies<kGroupsAfter>();
+    __syncwarp();
     sums_.template add<T>(s, tile + UnitTile<D>::kBytes, lane_);
+    __syncwarp();
+    copy_values(tile);
   }
 
   __device__ void cap_and_mask(float (&s)[kHeads8][4], int tokens) const {

@@ -55,9 +55,10 @@ class SantaGather {
     entries_ = reinterpret_cast<std::int32_t*>(shared + layout.entries);
   }
 
-  __device__ void run() {
+  /// `launches`: as read from the counter.
+  __device__ void run(unsigned long long launches) {
     const int cta = static_cast<int>(blockIdx.x);
-    launch_ = LaunchCounter::number(a_.partials.launches.read(), gridDim.x);
+    launch_ = LaunchCounter::number(launches, gridDim.x);
     UnitStream blocks = units_of_worker(a_.split, cta, 0, 1);
     const TeamSplit::Team first = blocks.team;
     TeamSplit::Team last = first;

@@ -22,23 +22,24 @@ template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run();
+  const unsigned long long launches = arguments.partials.launches.read();
+  SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run(launches);
   __syncthreads();
-  SantaGather<T, D, kLarge>(arguments, shared).run();
+  SantaGather<T, D, kLarge>(arguments, shared).run(launches);
 }
 
 template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_stream_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run();
+  SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run(arguments.partials.launches.read());
 }
 
 template <typename T, int D, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  SantaGather<T, D, kLarge>(arguments, shared).run();
+  SantaGather<T, D, kLarge>(arguments, shared).run(arguments.partials.launches.read());
 }
 
 struct SantaOptions {

@@ -24,11 +24,11 @@ class SantaStream {
         ahead_(units_of_worker(a_.split, static_cast<int>(blockIdx.x), 0, 1)),
         keys_(a_.step.k, a_.step.head_dim, lane_, evict_first_policy()) {}
 
-  __device__ void run() {
+  /// `launches`: as read from the counter.
+  __device__ void run(unsigned long long launches) {
     UnitStream blocks = ahead_;
-    // These loads go first: behind the ring's they would wait for all of it.
-    launches_ = a_.partials.launches.read();
-    load_queries(blocks.team);
+    launches_ = launches;
+    load_queries(blocks.team);  // behind the ring's loads these would wait for all of it
     seek();
 #pragma unroll 1
     for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * UnitTile<D>::kBytes);
