@@ -168,6 +168,18 @@ __device__ inline std::uint32_t load_now(const void* source) {
   return word;
 }
 
+/// Part of a row, in one load.
+template <int kWords>
+__device__ inline void load_words(std::uint32_t (&words)[kWords], const void* source) {
+  if constexpr (kWords == 1) {
+    words[0] = __ldg(static_cast<const std::uint32_t*>(source));
+  } else if constexpr (kWords == 2) {
+    *reinterpret_cast<uint2*>(words) = __ldg(static_cast<const uint2*>(source));
+  } else {
+    *reinterpret_cast<uint4*>(words) = __ldg(static_cast<const uint4*>(source));
+  }
+}
+
 /// Queries of a group as the B operand of 16 x 8 x 16 products: heads on the N side.
 template <typename T, int D, int kHeads8>
 struct QueryFragments {

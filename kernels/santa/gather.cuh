@@ -225,17 +225,6 @@ class SantaGather {
     }
   }
 
-  template <int kWords>
-  __device__ static void load_words(std::uint32_t (&words)[kWords], const void* source) {
-    if constexpr (kWords == 1) {
-      words[0] = __ldg(static_cast<const std::uint32_t*>(source));
-    } else if constexpr (kWords == 2) {
-      *reinterpret_cast<uint2*>(words) = __ldg(static_cast<const uint2*>(source));
-    } else {
-      *reinterpret_cast<uint4*>(words) = __ldg(static_cast<const uint4*>(source));
-    }
-  }
-
   __device__ std::int64_t first_head(const TeamSplit::Team& team) const {
     return std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * a_.group;
   }

@@ -11,6 +11,7 @@
 #include "kernels/device/kernel.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/santa/gather.cuh"
+#include "kernels/santa/plan.cuh"
 #include "kernels/santa/stream.cuh"
 
 namespace kvsim {
@@ -95,7 +96,7 @@ class SantaKernel : public Kernel {
       using I = decltype(instance);
       using Shape = SantaShape<I::kDim, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, workspace).first;
-      const int shared = shared_bytes<Shape>(a);
+      const int shared = stream_shared_bytes<Shape>(a);
       const auto run = [&](void (*kernel)(SantaArguments), bool cooperative) {
         kvsim::launch(kernel, a, a.split.ctas, Shape::kThreads, shared, stream, cooperative);
       };
@@ -116,49 +117,15 @@ class SantaKernel : public Kernel {
     return options_.tile > 0 ? options_.tile : budget_tile(step.prompt_tokens);
   }
 
-  /// Blocks that have room in a CTA's shared memory.
-  static int shared_slots(const SantaArguments& a) {
-    return a.resident_blocks + (a.resident_blocks < a.blocks_per_cta ? kStagingBlocks : 0);
-  }
-
-  template <typename Shape>
-  static int shared_bytes(const SantaArguments& a) {
-    const int row = a.step.group() * kStashRow;
-    return Shape::kRingBytes +
-           4 * (SantaShared::flag_words(a.blocks_per_cta) + shared_slots(a) * row);
-  }
-
   /// Arguments of a launch and the workspace they take.
   template <typename Shape>
   std::pair<SantaArguments, std::size_t> arguments(const DeviceStep& step,
                                                    const DeviceLimits& limits,
                                                    std::byte* workspace) const {
-    constexpr int kReservedBytes = 2048;  // the system's share and static variables
-    SantaArguments a;
-    a.step = step;
-    a.group = step.group();
-    a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockTokens, limits.sms, 1);
+    SantaArguments a = plan_stream<Shape>(step, limits, tile_of(step));
     a.rule = options_.rule;
     a.samples = options_.samples;
-    const int tile = tile_of(step);
-    while ((1 << a.tile_log2) > tile) --a.tile_log2;
-    while (step.group() << (a.parts_log2 + 1) <= Shape::kWarps) ++a.parts_log2;
     a.offset_per_tile = options_.offset_per_tile;
-    const std::span<const std::int32_t> contexts = contexts_of(step);
-    const int longest = *std::max_element(contexts.begin(), contexts.end());
-    const int team_blocks = (longest + kBlockTokens - 1) / kBlockTokens;
-    a.tiles = (longest + tile - 1) / tile;
-    const TeamSplit& split = a.split;
-    a.blocks_per_cta = split.ctas_per_team > 0
-                           ? (team_blocks + split.ctas_per_team - 1) / split.ctas_per_team
-                           : static_cast<int>((split.total() + split.ctas - 1) / split.ctas);
-    a.pairs = std::min(a.blocks_per_cta, team_blocks) * (kBlockTokens / tile) * step.group();
-    const int row_bytes = 4 * a.group * kStashRow;
-    const int flag_bytes = 4 * SantaShared::flag_words(a.blocks_per_cta);
-    const int room = static_cast<int>(limits.shared_bytes_per_sm) - kReservedBytes -
-                     Shape::kRingBytes - flag_bytes;
-    const int slots = room / row_bytes;
-    a.resident_blocks = slots >= a.blocks_per_cta ? a.blocks_per_cta : slots - kStagingBlocks;
     if (options_.fallback) a.resident_blocks = std::min(a.resident_blocks, 0);
     return lay_out(a, workspace);
   }
@@ -172,10 +139,7 @@ class SantaKernel : public Kernel {
     a.records = carver.take<TaggedPair>(teams * group * static_cast<std::size_t>(a.tiles));
     a.partials.values =
         carver.take<TaggedPair>(static_cast<std::size_t>(a.split.ctas) * group * dim);
-    if (a.resident_blocks < a.blocks_per_cta) {
-      a.stash =
-          carver.take<std::uint32_t>(static_cast<std::size_t>(a.split.total()) * group * kStashRow);
-    }
+    take_stash(a, carver);
     return {a, carver.bytes()};
   }
 

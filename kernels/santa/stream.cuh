@@ -7,9 +7,57 @@
 
 namespace kvsim::device {
 
-/// The CTA's share of the keys: scores on chip, then prefix sums of integer masses in their place,
-/// and a record of each tile for the CTAs of the team.
-template <typename T, int D, int kHeads8, bool kLarge>
+/// What becomes of a block's scores of one head, by one warp: prefix sums of integer masses, and a
+/// record of each tile for the CTAs of the team.
+struct PrefixSums {
+  /// Each lane holds 8 tokens; a tile is 4 to 32 lanes.
+  __device__ static void finish(const SantaArguments& a, const UnitStream& blocks, int head,
+                                const std::uint32_t* scores, std::uint32_t* prefix,
+                                std::uint32_t launch) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    constexpr int kTokens = kBlockTokens / kWarp;
+    const int lanes = 1 << (a.tile_log2 - 3);
+    const int in_tile = lane & (lanes - 1);
+    static_assert(kTokens == 1 << 3);
+    const auto* source = reinterpret_cast<const uint4*>(scores + lane * kTokens);
+    std::uint32_t word[kTokens];
+    *reinterpret_cast<uint4*>(word) = source[0];
+    *reinterpret_cast<uint4*>(word + 4) = source[1];
+    float highest = __uint_as_float(word[0]);
+#pragma unroll
+    for (int i = 1; i < kTokens; ++i) highest = fmaxf(highest, __uint_as_float(word[i]));
+    for (int distance = 1; distance < lanes; distance *= 2) {
+      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
+    }
+    const bool empty = highest == -INFINITY;
+    std::uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const float exponent = empty ? -INFINITY : __uint_as_float(word[i]) - highest;
+      sum += token_mass(exp_nonpositive(exponent));
+      word[i] = sum;
+    }
+    std::uint32_t before = sum;
+    for (int distance = 1; distance < lanes; distance *= 2) {
+      const std::uint32_t other = __shfl_up_sync(0xffffffffu, before, distance);
+      if (in_tile >= distance) before += other;
+    }
+    before -= sum;
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) word[i] += before;
+    auto* target = reinterpret_cast<uint4*>(prefix + lane * kTokens);
+    target[0] = *reinterpret_cast<uint4*>(word);
+    target[1] = *reinterpret_cast<uint4*>(word + 4);
+    const int first = (blocks.position - blocks.team.begin) << (kBlockLog2 - a.tile_log2);
+    if (in_tile == lanes - 1 && !empty) {
+      publish(records_of(a, blocks.team, head) + first + (lane >> (a.tile_log2 - 3)),
+              __float_as_uint(highest), sum + before, launch);
+    }
+  }
+};
+
+/// The CTA's share of the keys: scores on chip, then what `Finish` makes of them in their place.
+template <typename T, int D, int kHeads8, bool kLarge, typename Finish = PrefixSums>
 class SantaStream {
  public:
   using Shape = SantaShape<D, kLarge>;
@@ -206,51 +254,9 @@ class SantaStream {
     if (launch_ == 0) launch_ = LaunchCounter::number(launches_, gridDim.x);
 #pragma unroll 1
     for (int head = first; head < group; head += Shape::kWarps) {
-      finish_head(scores + head * kStashRow, prefix + head * kStashRow, blocks, head);
+      Finish::finish(a_, blocks, head, scores + head * kStashRow, prefix + head * kStashRow,
+                     launch_);
       if (is_spilled(a_, index)) count(shared_.finished + index, 1);
-    }
-  }
-
-  /// Each lane holds 8 tokens; a tile is 4 to 32 lanes.
-  __device__ void finish_head(const std::uint32_t* scores, std::uint32_t* prefix,
-                              const UnitStream& blocks, int head) {
-    constexpr int kTokens = kBlockTokens / kWarp;
-    const int lanes = 1 << (a_.tile_log2 - 3);
-    const int in_tile = lane_ & (lanes - 1);
-    static_assert(kTokens == 1 << 3);
-    const auto* source = reinterpret_cast<const uint4*>(scores + lane_ * kTokens);
-    std::uint32_t word[kTokens];
-    *reinterpret_cast<uint4*>(word) = source[0];
-    *reinterpret_cast<uint4*>(word + 4) = source[1];
-    float highest = __uint_as_float(word[0]);
-#pragma unroll
-    for (int i = 1; i < kTokens; ++i) highest = fmaxf(highest, __uint_as_float(word[i]));
-    for (int distance = 1; distance < lanes; distance *= 2) {
-      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
-    }
-    const bool empty = highest == -INFINITY;
-    std::uint32_t sum = 0;
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-      const float exponent = empty ? -INFINITY : __uint_as_float(word[i]) - highest;
-      sum += token_mass(exp_nonpositive(exponent));
-      word[i] = sum;
-    }
-    std::uint32_t before = sum;
-    for (int distance = 1; distance < lanes; distance *= 2) {
-      const std::uint32_t other = __shfl_up_sync(0xffffffffu, before, distance);
-      if (in_tile >= distance) before += other;
-    }
-    before -= sum;
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) word[i] += before;
-    auto* target = reinterpret_cast<uint4*>(prefix + lane_ * kTokens);
-    target[0] = *reinterpret_cast<uint4*>(word);
-    target[1] = *reinterpret_cast<uint4*>(word + 4);
-    const int first = (blocks.position - blocks.team.begin) << (kBlockLog2 - a_.tile_log2);
-    if (in_tile == lanes - 1 && !empty) {
-      publish(records_of(a_, blocks.team, head) + first + (lane_ >> (a_.tile_log2 - 3)),
-              __float_as_uint(highest), sum + before, launch_);
     }
   }
 

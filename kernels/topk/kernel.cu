@@ -1,0 +1,111 @@
+// Top-k in one cooperative launch. The CTAs of a team stream all keys; scores stay on chip as
+// integers of the same order; a radix select over the team finds each head's k-th largest; then
+// each CTA adds up the V rows that are selected among its own, and a slice of the team's sums.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/device/kernel.h"
+#include "kernels/device/launch.cuh"
+#include "kernels/santa/plan.cuh"
+#include "kernels/santa/stream.cuh"
+#include "kernels/topk/gather.cuh"
+
+namespace kvsim {
+namespace {
+
+using namespace device;
+
+template <typename T, int D, int kHeads8, bool kLarge>
+__global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
+    topk_kernel(const __grid_constant__ TopkArguments arguments) {
+  extern __shared__ __align__(kSharedAlignment) char shared[];
+  const unsigned long long launches = arguments.stream.partials.launches.read();
+  SantaStream<T, D, kHeads8, kLarge, ScoreKeys>(arguments.stream, shared).run();
+  __syncthreads();
+  TopkGather<T, D, kLarge>(arguments, shared).run(launches);
+}
+
+class TopkKernel : public Kernel {
+ public:
+  TopkKernel(std::uint32_t keys, bool published) : keys_(keys), published_(published) {}
+
+  std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const override {
+    if (published_) return "implementation=published, which has no kernel of ours";
+    const std::string refused = step_refusal(step);
+    if (!refused.empty()) return refused;
+    std::string result;
+    dispatch(step, limits, [&](auto instance) {
+      using I = decltype(instance);
+      using Shape = SantaShape<I::kDim, I::kLarge>;
+      const TopkArguments a = arguments<Shape>(step, limits, nullptr).first;
+      const TopkLayout layout = TopkLayout::of(step.group(), Shape::kWarps, I::kDim, a.most_teams);
+      if (layout.bytes > Shape::kRingBytes || a.stream.resident_blocks < 0) {
+        result =
+            fmt::format("{} blocks of {} teams in a CTA, which do not fit into its shared memory",
+                        a.stream.blocks_per_cta, a.most_teams);
+      }
+    });
+    return result;
+  }
+
+  std::size_t workspace_bytes(const DeviceStep& step, const DeviceLimits& limits) const override {
+    std::size_t bytes = 0;
+    dispatch(step, limits, [&](auto instance) {
+      using I = decltype(instance);
+      bytes = arguments<SantaShape<I::kDim, I::kLarge>>(step, limits, nullptr).second;
+    });
+    return bytes;
+  }
+
+  void launch(const DeviceStep& step, const DeviceLimits& limits, std::byte* workspace,
+              CUstream_st* stream) const override {
+    dispatch(step, limits, [&](auto instance) {
+      using I = decltype(instance);
+      using Shape = SantaShape<I::kDim, I::kLarge>;
+      const TopkArguments a = arguments<Shape>(step, limits, workspace).first;
+      kvsim::launch(topk_kernel<typename I::Element, I::kDim, I::kHeads8, I::kLarge>, a,
+                    a.stream.split.ctas, Shape::kThreads, stream_shared_bytes<Shape>(a.stream),
+                    stream, /*cooperative=*/true);
+    });
+  }
+
+ private:
+  /// Arguments of a launch and the workspace they take.
+  template <typename Shape>
+  std::pair<TopkArguments, std::size_t> arguments(const DeviceStep& step,
+                                                  const DeviceLimits& limits,
+                                                  std::byte* workspace) const {
+    TopkArguments a;
+    a.stream = plan_stream<Shape>(step, limits, kBlockTokens);
+    a.keys = keys_;
+    SantaArguments& s = a.stream;
+    a.most_teams = s.split.ctas_per_team > 0 ? 1 : std::min(s.blocks_per_cta, s.split.teams());
+    const auto group = static_cast<std::size_t>(s.group);
+    const auto teams = static_cast<std::size_t>(s.split.teams());
+    const auto slots = static_cast<std::size_t>(2 * s.split.ctas);
+    const auto dim = static_cast<std::size_t>(head_class(step.head_dim));
+    Carver carver(workspace);
+    s.partials.launches.left = carver.take<unsigned long long>(1);
+    s.partials.weights = carver.take<TaggedPair>(slots * group);
+    s.partials.values = carver.take<TaggedPair>(slots * group * dim / 2);
+    s.records = carver.take<TaggedPair>(teams * group * static_cast<std::size_t>(s.tiles));
+    a.results = carver.take<TaggedPair>(kRounds * teams * group);
+    a.histograms = carver.take<TaggedPair>(kRounds * slots * group * kBins / 2);
+    take_stash(s, carver);
+    return {a, carver.bytes()};
+  }
+
+  std::uint32_t keys_;
+  bool published_;
+};
+
+KVSIM_REGISTER_KERNEL("topk", KernelInfo{.make = [](const Parameters& p) {
+                        return std::make_unique<TopkKernel>(
+                            static_cast<std::uint32_t>(p.integer("keys", 1, std::int64_t{1} << 24)),
+                            p.choice("implementation") == "published");
+                      }});
+
+}  // namespace
+}  // namespace kvsim
