@@ -43,7 +43,7 @@ struct DeviceStep {
   void* output = nullptr;              // [batch, q_heads, head_dim], of `output_type`
   ElementType output_type = ElementType::kBfloat16;
   /// For tests and replays, or null: the kernel's own scores [batch, q_heads, dump_stride] and, for
-  /// samplers, how often each row was drawn (same shape, zeroed by the caller).
+  /// methods that select, how often each row was drawn (same shape, zeroed by the caller).
   float* scores = nullptr;
   std::uint32_t* counts = nullptr;
   std::int64_t dump_stride = 0;

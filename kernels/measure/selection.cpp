@@ -32,13 +32,15 @@ StepView view_of(const DeviceStep& step, const Group& group) {
 std::int64_t spread(const HeadSelection& head, std::span<const std::uint32_t> counts, bool compare,
                     std::span<double> weights) {
   std::vector<std::uint32_t> expected(compare ? counts.size() : 0);
+  // Where draws are as many as rows, every row counts once, whatever it weighs (top-k).
+  const bool once = head.draws == head.v_rows.size();
   std::size_t next = 0;
   for (const Range& range : head.v_rows.ranges()) {
     for (auto r = static_cast<std::size_t>(range.begin); r < static_cast<std::size_t>(range.end);
          ++r) {
       const double weight = head.weights[next++];
       weights[r] = weight * head.scale;
-      if (compare) expected[r] = static_cast<std::uint32_t>(weight);
+      if (compare) expected[r] = once ? 1 : static_cast<std::uint32_t>(weight);
     }
   }
   std::int64_t differences = 0;

@@ -104,7 +104,8 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
     weights = std::move(selection.weights);
   }
   // What the kernel says it drew is what its output must be of, right or wrong.
-  if (dumps.draws > 0) weights = weights_from(dumps.counts, dumped.dump_stride);
+  const bool right = !weights.empty() && times.selection_differences == 0;
+  if (dumps.draws > 0 && !right) weights = weights_from(dumps.counts, dumped.dump_stride);
   if (selects && weights.empty()) {
     fail<RuntimeError>(
         "{}: its kernel dumps neither scores nor counts, or there are over {} of them", spec_,

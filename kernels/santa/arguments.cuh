@@ -18,7 +18,7 @@ inline constexpr int kBlockTokens = 256;  // what a CTA takes at once: one or mo
 inline constexpr int kBlockLog2 = 8;
 inline constexpr int kStashRow = kBlockTokens + 4;  // words, padded against bank conflicts
 
-enum class SantaRule { kSystematic, kStratified, kLargestRemainder, kSystematicBudgets };
+enum class SantaRule { kSystematic, kStratified, kIid, kLargestRemainder, kSystematicBudgets };
 
 struct SantaArguments {
   DeviceStep step;
@@ -29,9 +29,10 @@ struct SantaArguments {
       nullptr;  // [blocks, group, kStashRow], for blocks that shared memory lacks
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
-  std::int32_t group = 1;            // of the step: a division less
-  std::int32_t tile_log2 = 8;        // tiles of 32 to 256 tokens
-  std::int32_t tiles = 0;            // of the longest context
+  std::int32_t sorted = 0;     // random numbers of a head that are sorted: a power of two, or none
+  std::int32_t group = 1;      // of the step: a division less
+  std::int32_t tile_log2 = 8;  // tiles of 32 to 256 tokens
+  std::int32_t tiles = 0;      // of the longest context
   std::int32_t resident_blocks = 0;  // of a CTA: their prefix sums stay in shared memory
   std::int32_t blocks_per_cta = 0;
   std::int32_t pairs = 0;       // most (head, tile) pairs of a CTA in one team

@@ -59,12 +59,14 @@ template <int kWarps>
 class TileDraws {
  public:
   __device__ TileDraws(const SantaArguments& arguments, const OwnBlocks& own, HeadTotal* heads,
-                       TileDraw* draws, std::uint64_t* remainders, std::uint32_t launch)
+                       TileDraw* draws, std::uint64_t* remainders, std::uint32_t* sorted,
+                       std::uint32_t launch)
       : a_(arguments),
         own_(own),
         heads_(heads),
         draws_(draws),
         remainders_(remainders),
+        sorted_(sorted),
         launch_(launch),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
@@ -73,6 +75,7 @@ class TileDraws {
   /// By all threads of the CTA. Afterwards `draws` holds [group, own_tiles], heads in order.
   __device__ void run() {
     draw_offsets();
+    if (a_.rule == SantaRule::kIid) sort_offsets();
 #pragma unroll 1
     for (int head = warp_; head < a_.group; head += kWarps) read_head(head);
     __syncthreads();
@@ -87,14 +90,21 @@ class TileDraws {
                     purpose, index);
   }
 
+  /// The mass at which a head's sample m is drawn.
+  __device__ std::uint64_t threshold_of(int head, std::uint32_t m) const {
+    const std::uint32_t stratum = a_.rule == SantaRule::kIid ? 0 : m;
+    return heads_[head].strata.threshold(stratum, offset_of(head, m));
+  }
+
+ private:
   /// The offset of a head's sample m, or of its tile budgets.
   __device__ std::uint32_t offset_of(int head, std::uint32_t m) const {
+    if (a_.rule == SantaRule::kIid) return sorted_[head * a_.sorted + static_cast<int>(m)];
     if (a_.rule == SantaRule::kStratified) return random_of(head, Purpose::kSampleOffset, m);
     const bool budgets = a_.rule == SantaRule::kSystematicBudgets;
     return budgets ? heads_[head].budget_offset : heads_[head].offset;
   }
 
- private:
   static constexpr int kTilesPerLane = 4;
   static constexpr int kTilesAtOnce = kWarp * kTilesPerLane;
 
@@ -111,6 +121,54 @@ class TileDraws {
     if (a_.rule == SantaRule::kSystematicBudgets) {
       heads_[lane_].budget_offset = random_of(lane_, Purpose::kBudgetOffset, 0);
     }
+  }
+
+  /// Independent samples: the random numbers of every head in ascending order, by a bitonic
+  /// network.
+  __device__ void sort_offsets() {
+    constexpr int kThreads = kWarps * kWarp;
+    const int thread = static_cast<int>(threadIdx.x);
+    const auto samples = static_cast<int>(a_.samples);
+#pragma unroll 1
+    for (int head = 0; head < a_.group; ++head) {
+#pragma unroll 1
+      for (int m = thread; m < a_.sorted; m += kThreads) {
+        sorted_[head * a_.sorted + m] =
+            m < samples ? random_of(head, Purpose::kSampleOffset, static_cast<std::uint32_t>(m))
+                        : ~0u;
+      }
+    }
+#pragma unroll 1
+    for (int run = 2; run <= a_.sorted; run *= 2) {
+#pragma unroll 1
+      for (int distance = run / 2; distance > 0; distance /= 2) {
+        __syncthreads();
+#pragma unroll 1
+        for (int i = thread; i < a_.group * a_.sorted / 2; i += kThreads) {
+          const int low = 2 * i - (i & (distance - 1));
+          const bool ascending = (low & (a_.sorted - 1) & run) == 0;
+          const std::uint32_t a = sorted_[low];
+          const std::uint32_t b = sorted_[low + distance];
+          sorted_[low] = ascending ? min(a, b) : max(a, b);
+          sorted_[low + distance] = ascending ? max(a, b) : min(a, b);
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  /// Independent samples: how many thresholds lie below `mass`.
+  __device__ std::uint32_t samples_below(int head, std::uint64_t mass) const {
+    std::uint32_t low = 0;
+    std::uint32_t high = a_.samples;
+#pragma unroll 1
+    while (low < high) {
+      const std::uint32_t middle = (low + high) / 2;
+      const bool below = threshold_of(head, middle) < mass;
+      low = below ? middle + 1 : low;
+      high = below ? high : middle;
+    }
+    return low;
   }
 
   /// Waits until the tiles' records of this launch are there; tiles past the end have no mass.
@@ -161,7 +219,8 @@ class TileDraws {
     }
     if (a_.rule == SantaRule::kLargestRemainder) deal_whole_samples(head, total);
     if (lane_ == 0) {
-      heads_[head].strata = Strata::of(total, a_.samples);
+      const bool whole = a_.rule == SantaRule::kIid;
+      heads_[head].strata = Strata::of(total, whole ? 1 : a_.samples);
       heads_[head].scale = share_of_rows(head, highest, total) / static_cast<float>(a_.samples);
     }
   }
@@ -247,8 +306,11 @@ class TileDraws {
     for (int i = static_cast<int>(threadIdx.x); i < 2 * pairs; i += kWarps * kWarp) {
       TileDraw& draw = draws_[i / 2];
       const std::uint64_t mass = draw.start + (i % 2 == 0 ? 0 : draw.mass);
-      const std::uint32_t below = heads_[draw.head].strata.below(
-          mass, [&](std::uint32_t m) { return offset_of(draw.head, m); });
+      const std::uint32_t below = a_.rule == SantaRule::kIid
+                                      ? samples_below(draw.head, mass)
+                                      : heads_[draw.head].strata.below(mass, [&](std::uint32_t m) {
+                                          return offset_of(draw.head, m);
+                                        });
       (i % 2 == 0 ? draw.first : draw.end) = below;
     }
   }
@@ -291,6 +353,7 @@ class TileDraws {
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
   std::uint64_t* remainders_;  // [group, tiles]
+  std::uint32_t* sorted_;      // [group, a.sorted]
   std::uint32_t launch_;
   int warp_;
   int lane_;

@@ -14,11 +14,12 @@ struct GatherLayout {
   int draws;
   int sums;
   int remainders;
+  int sorted;
   int entries;
   int bytes;
 
   KVSIM_HD static GatherLayout of(int group, int warps, int row, int pairs, int remainder_count,
-                                  int entry_count) {
+                                  int sorted_count, int entry_count) {
     const int items = group > warps ? group : warps;
     GatherLayout layout{};
     layout.sum = 0;
@@ -26,7 +27,8 @@ struct GatherLayout {
     layout.draws = layout.heads + group * static_cast<int>(sizeof(HeadTotal));
     layout.sums = (layout.draws + pairs * static_cast<int>(sizeof(TileDraw)) + 15) / 16 * 16;
     layout.remainders = layout.sums + items * row * 4;
-    layout.entries = layout.remainders + remainder_count * 8;
+    layout.sorted = layout.remainders + remainder_count * 8;
+    layout.entries = layout.sorted + sorted_count * 4;
     layout.bytes = layout.entries + entry_count * 4;
     return layout;
   }
@@ -45,13 +47,14 @@ class SantaGather {
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
     const bool ranked = a_.rule == SantaRule::kLargestRemainder;
     const int group = a_.group;
-    const GatherLayout layout =
-        GatherLayout::of(group, Shape::kWarps, D, a_.pairs, ranked ? group * a_.tiles : 0, 0);
+    const GatherLayout layout = GatherLayout::of(
+        group, Shape::kWarps, D, a_.pairs, ranked ? group * a_.tiles : 0, group * a_.sorted, 0);
     sum_ = reinterpret_cast<Weighted*>(shared + layout.sum);
     heads_ = reinterpret_cast<HeadTotal*>(shared + layout.heads);
     draws_ = reinterpret_cast<TileDraw*>(shared + layout.draws);
     sums_ = reinterpret_cast<float*>(shared + layout.sums);
     remainders_ = reinterpret_cast<std::uint64_t*>(shared + layout.remainders);
+    sorted_ = reinterpret_cast<std::uint32_t*>(shared + layout.sorted);
     entries_ = reinterpret_cast<std::int32_t*>(shared + layout.entries);
   }
 
@@ -85,7 +88,7 @@ class SantaGather {
 
   __device__ void gather_team(const Sharing& sharing) {
     __syncthreads();  // what the team before left in shared memory may still be read
-    Draws draws(a_, own_, heads_, draws_, remainders_, launch_);
+    Draws draws(a_, own_, heads_, draws_, remainders_, sorted_, launch_);
     draws.run();
     find_rows(draws);
     __syncthreads();
@@ -139,9 +142,7 @@ class SantaGather {
         a_.rule == SantaRule::kLargestRemainder || a_.rule == SantaRule::kSystematicBudgets;
     if (!budgeted) {
       const std::uint32_t m = draw.first + sample;
-      const Strata& strata = heads_[draw.head].strata;
-      const std::uint64_t threshold = strata.threshold(m, draws.offset_of(draw.head, m));
-      return units_above(threshold - draw.start, draw.scale) - 1;
+      return units_above(draws.threshold_of(draw.head, m) - draw.start, draw.scale) - 1;
     }
     std::uint32_t offset = heads_[draw.head].offset;
     if (a_.offset_per_tile) {
@@ -285,6 +286,7 @@ class SantaGather {
   TileDraw* draws_;            // [group, own tiles]
   float* sums_;                // [items, D]
   std::uint64_t* remainders_;  // [group, tiles]
+  std::uint32_t* sorted_;      // [group, a.sorted]
   std::int32_t* entries_;      // rows drawn, by head and row
   OwnBlocks own_;
   int own_index_ = 0;         // the first of them among all blocks of the CTA

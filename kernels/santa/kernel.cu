@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/device/kernel.h"
@@ -70,9 +71,9 @@ class SantaKernel : public Kernel {
       using Shape = SantaShape<I::kDim, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, nullptr).first;
       const bool ranked = a.rule == SantaRule::kLargestRemainder;
-      const GatherLayout layout = GatherLayout::of(step.group(), Shape::kWarps, I::kDim, a.pairs,
-                                                   ranked ? step.group() * a.tiles : 0,
-                                                   step.group() * static_cast<int>(a.samples));
+      const GatherLayout layout = GatherLayout::of(
+          step.group(), Shape::kWarps, I::kDim, a.pairs, ranked ? step.group() * a.tiles : 0,
+          step.group() * a.sorted, step.group() * static_cast<int>(a.samples));
       if (layout.bytes > Shape::kRingBytes || a.samples > kMostSamples || a.resident_blocks < 0) {
         result = fmt::format("{} samples over {} tiles, which do not fit into shared memory",
                              a.samples, a.tiles);
@@ -125,6 +126,7 @@ class SantaKernel : public Kernel {
     SantaArguments a = plan_stream<Shape>(step, limits, tile_of(step));
     a.rule = options_.rule;
     a.samples = options_.samples;
+    if (a.rule == SantaRule::kIid) a.sorted = static_cast<int>(std::bit_ceil(a.samples));
     a.offset_per_tile = options_.offset_per_tile;
     if (options_.fallback) a.resident_blocks = std::min(a.resident_blocks, 0);
     return lay_out(a, workspace);
@@ -166,6 +168,9 @@ SantaOptions prop_options(const Parameters& parameters) {
 KVSIM_REGISTER_KERNEL("santa-sys", KernelInfo{.make = [](const Parameters& p) {
                         return std::make_unique<SantaKernel>(
                             drawn_options(p, SantaRule::kSystematic));
+                      }});
+KVSIM_REGISTER_KERNEL("santa-iid", KernelInfo{.make = [](const Parameters& p) {
+                        return std::make_unique<SantaKernel>(drawn_options(p, SantaRule::kIid));
                       }});
 KVSIM_REGISTER_KERNEL("santa-strat", KernelInfo{.make = [](const Parameters& p) {
                         return std::make_unique<SantaKernel>(

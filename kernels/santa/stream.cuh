@@ -11,10 +11,9 @@ namespace kvsim::device {
 /// record of each tile for the CTAs of the team.
 struct PrefixSums {
   /// Each lane holds 8 tokens; a tile is 4 to 32 lanes.
-  __device__ static void finish(const SantaArguments& a, const UnitStream& blocks, int head,
-                                const std::uint32_t* scores, std::uint32_t* prefix,
+  __device__ static void finish(const SantaArguments& a, const std::uint32_t* scores,
+                                std::uint32_t* prefix, const UnitStream& blocks, int head, int lane,
                                 std::uint32_t launch) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
     constexpr int kTokens = kBlockTokens / kWarp;
     const int lanes = 1 << (a.tile_log2 - 3);
     const int in_tile = lane & (lanes - 1);
@@ -254,7 +253,7 @@ class SantaStream {
     if (launch_ == 0) launch_ = LaunchCounter::number(launches_, gridDim.x);
 #pragma unroll 1
     for (int head = first; head < group; head += Shape::kWarps) {
-      Finish::finish(a_, blocks, head, scores + head * kStashRow, prefix + head * kStashRow,
+      Finish::finish(a_, scores + head * kStashRow, prefix + head * kStashRow, blocks, head, lane_,
                      launch_);
       if (is_spilled(a_, index)) count(shared_.finished + index, 1);
     }

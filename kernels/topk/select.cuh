@@ -50,8 +50,8 @@ __device__ inline void load_keys(std::uint32_t (&word)[kLaneKeys], const std::ui
 
 /// What becomes of a block's scores of one head: keys.
 struct ScoreKeys {
-  __device__ static void finish(const SantaArguments&, const UnitStream&, int,
-                                const std::uint32_t* scores, std::uint32_t* keys, std::uint32_t) {
+  __device__ static void finish(const SantaArguments&, const std::uint32_t* scores,
+                                std::uint32_t* keys, const UnitStream&, int, int, std::uint32_t) {
     std::uint32_t word[kLaneKeys];
     load_keys(word, scores);
 #pragma unroll

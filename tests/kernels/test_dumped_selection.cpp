@@ -1,6 +1,7 @@
 // What the timing harness makes of a kernel's dumped scores and counts, without a GPU: dumps come
 // from the CPU's own rule.
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -59,6 +60,18 @@ TEST_CASE("dumped selection: counts of the rule differ in nothing, others are fo
   counts[3] += 1;
   counts[static_cast<std::size_t>(5 * step.dump_stride)] += 2;
   CHECK(select_from_dump(*method.method, step, scores, counts).differences == 2);
+}
+
+TEST_CASE("dumped selection: rows that weigh unequally count once") {
+  const DeviceStep step = small_step();
+  const std::vector<float> scores = some_scores(step);
+  const NamedMethod method = make_method("topk:keys=20");
+  std::vector<std::uint32_t> counts(scores.size(), 0);
+  const DumpedSelection selection = select_from_dump(*method.method, step, scores, counts);
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = selection.weights[i] > 0 ? 1 : 0;
+  CHECK(select_from_dump(*method.method, step, scores, counts).differences == 0);
+  *std::find(counts.begin(), counts.end(), 1u) = 0;
+  CHECK(select_from_dump(*method.method, step, scores, counts).differences == 1);
 }
 
 TEST_CASE("dumped selection: sequences and heads draw from streams of their own") {
