@@ -11,11 +11,31 @@ namespace {
 
 double share(double part, double whole) { return whole > 0 ? finite(part / whole) : 0; }
 
-Json time_json(const CostSum& sum) {
-  return {{"predicted_us", json_of(sum.mean(sum.us))},
-          {"measured_us", nullptr},
-          {"measured_us_reason", "replayed on the CPU"},
-          {"terms", terms_json(sum)}};
+/// The measured time of some layers beside the predicted one, or why there is none.
+Json time_json(const Replay& replay, const CostSum& sum, const std::vector<MeasuredSum>& times) {
+  Json json{{"predicted_us", json_of(sum.mean(sum.us))}};
+  if (!replay.measured) {
+    json["measured_us"] = nullptr;
+    json["measured_us_reason"] =
+        replay.gpu ? "not timed, for lack of --measure" : "replayed on the CPU";
+    return json;
+  }
+  MeasuredSum total;
+  for (const MeasuredSum& time : times) {
+    total.us += time.us;
+    total.steps += time.steps;
+  }
+  json["measured_us"] = json_of(total.us * (1 / total.steps));
+  return json;
+}
+
+Json time_of_all_layers(const Replay& replay, const MethodRun& run) {
+  std::vector<MeasuredSum> times;
+  for (const auto& [layer, time] : run.times) times.push_back(time);
+  const CostSum sum = total_of(run.layers, 0);
+  Json json = time_json(replay, sum, times);
+  json["terms"] = terms_json(sum);
+  return json;
 }
 
 Json energy_json(const CostSum& sum) {
@@ -73,14 +93,14 @@ Json method_json(const Replay& replay, std::size_t index, const DocumentOptions&
   Json json{{"method", method.name},
             {"spec", replay.specs[index]},
             {"params", json_of(method.parameters)},
-            {"device", "cpu"},
+            {"device", replay.gpu ? "cuda" : "cpu"},
             {"empty_heads", summary.empty_heads},
             {"error", error_json(summary.error)},
             {"selection", selection_json(summary.selection)},
             {"traffic", traffic_json(gpu)},
             {"logical_access_fraction", finite(summary.logical_access_fraction)},
             {"ops", ops_json(gpu)},
-            {"time", time_json(gpu)},
+            {"time", time_of_all_layers(replay, run)},
             {"energy", energy_json(gpu)}};
   json["traffic"]["dram_share_of_dense"] =
       share(gpu.mean(gpu.dram_bytes()), dense.mean(dense.dram_bytes()));
@@ -105,6 +125,14 @@ std::vector<std::string> replay_notes(const Replay& replay, const DocumentOption
       "open-loop replay: later queries come from dense decoding, so errors do not build up");
   notes.push_back("K and V count as " + options.kv_dtype +
                   " in bytes; errors are of the values as the trace stores them");
+  if (replay.gpu) {
+    notes.push_back("outputs and selections are those of our kernels on " + replay.gpu->name +
+                    "; every selection is the rule's, given the kernel's own scores");
+  }
+  if (replay.measured) {
+    notes.push_back("measured times: " + replay.gpu->name + ", driver " + replay.gpu->driver +
+                    ", one process, medians with 95 % intervals within it");
+  }
   for (const TraceInfo& trace : replay.traces) {
     if (trace.synthetic) {
       notes.push_back(trace.path + " is synthetic: its errors say nothing about a real model");
@@ -139,6 +167,8 @@ Json by_layer_json(const Replay& replay, const MethodRun& run) {
   for (const MeasuredLayer& measured : measured_layers(replay, run)) {
     const RunSummary summary = summarize(records_of(run, measured.layer));
     const CostSum& sum = run.layers.at(measured.layer)[0];
+    std::vector<MeasuredSum> times;
+    if (replay.measured) times.push_back(run.times.at(measured.layer));
     layers.push_back({{"layer", measured.layer},
                       {"window", measured.window},
                       {"q_heads", measured.heads.q_heads},
@@ -154,7 +184,7 @@ Json by_layer_json(const Replay& replay, const MethodRun& run) {
                       {"selection", selection_json(summary.selection)},
                       {"traffic", traffic_json(sum)},
                       {"logical_access_fraction", finite(summary.logical_access_fraction)},
-                      {"time", {{"predicted_us", json_of(sum.mean(sum.us))}}},
+                      {"time", time_json(replay, sum, times)},
                       {"energy", {{"total_pj", json_of(sum.mean(sum.total_pj))}}},
                       {"statistics", json_of(summary.statistics)}});
   }

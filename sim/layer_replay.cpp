@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "sim/device_layer.h"
 
 namespace kvsim {
 namespace {
@@ -33,8 +34,21 @@ HeadShape head_shape(const LayerInfo& info) {
           info.layout == KvLayout::kLatent};
 }
 
+struct LayerReplay::GroupStep {
+  GroupStep(const LayerReplay& replay, std::int64_t step, int kv_head)
+      : queries(replay.queries(step, kv_head)),
+        view(replay.view(step, kv_head, queries)),
+        truth(view, replay.where(step, kv_head)) {}
+  GroupStep(const GroupStep&) = delete;
+  GroupStep& operator=(const GroupStep&) = delete;
+
+  std::vector<float> queries;  // [group, head_dim]
+  StepView view;
+  GroupTruth truth;
+};
+
 LayerReplay::LayerReplay(const LayerJob& job, const TraceLayer& layer, int threads,
-                         const std::function<void(std::int64_t)>& done)
+                         const std::function<void(std::int64_t)>& done, GpuLayer* gpu)
     : job_(job),
       layer_(layer),
       repeats_(static_cast<std::size_t>(job.repeats)),
@@ -44,20 +58,29 @@ LayerReplay::LayerReplay(const LayerJob& job, const TraceLayer& layer, int threa
   for (const NamedMethod& method : job.methods) {
     any_scores_exactly_ = any_scores_exactly_ || method.method->scores_exactly();
   }
+  if (gpu != nullptr) {
+    replay_on_gpu(*gpu, threads, done);
+  } else {
+    replay_on_cpu(threads, done);
+  }
+}
+
+void LayerReplay::replay_on_cpu(int threads, const std::function<void(std::int64_t)>& done) {
   std::vector<States> states(kv_heads_);
-  parallel_for(layer.info.kv_heads, threads, [&](std::int64_t head) {
+  const int kv_heads = layer_.info.kv_heads;
+  parallel_for(kv_heads, threads, [&](std::int64_t head) {
     states[static_cast<std::size_t>(head)] = prepare(static_cast<int>(head));
   });
   const auto has_state = [](const std::unique_ptr<State>& state) { return state != nullptr; };
   if (std::any_of(states[0].begin(), states[0].end(), has_state)) {
-    parallel_for(layer.info.kv_heads, threads, [&](std::int64_t head) {
+    parallel_for(kv_heads, threads, [&](std::int64_t head) {
       replay_head_in_order(static_cast<int>(head),
                            std::move(states[static_cast<std::size_t>(head)]), done);
     });
     return;
   }
   // Steps of one KV head follow each other, so that its K and V stay in the cache.
-  const std::size_t steps = job.steps.size();
+  const std::size_t steps = job_.steps.size();
   parallel_for(static_cast<std::int64_t>(steps * kv_heads_), threads, [&](std::int64_t task) {
     const auto head = static_cast<std::size_t>(task) / steps;
     replay_group(static_cast<std::size_t>(task) % steps, static_cast<int>(head), states[head]);
@@ -109,26 +132,72 @@ std::vector<float> LayerReplay::queries(std::int64_t step, int kv_head) const {
   return result;
 }
 
+std::string LayerReplay::where(std::int64_t step, int kv_head) const {
+  return fmt::format("{}: layer {}, step {}, KV head {}", job_.trace, layer_.info.layer, step,
+                     kv_head);
+}
+
+void LayerReplay::keep(const GroupStep& group, Selection selection, std::span<const float> outputs,
+                       GroupFigures& figures) const {
+  for (int g = 0; g < group.view.group; ++g) {
+    figures.heads.push_back(
+        group.truth.compare(g, selection.heads[static_cast<std::size_t>(g)], outputs));
+  }
+  figures.k_rows = std::move(selection.k_rows);
+  figures.v_rows = std::move(selection.v_rows);
+  figures.statistics = selection.statistics;
+}
+
 void LayerReplay::replay_group(std::size_t step, int kv_head, States& states) {
-  const std::int64_t token_step = job_.steps[step];
-  const std::vector<float> group_queries = queries(token_step, kv_head);
-  StepView group = view(token_step, kv_head, group_queries);
-  const GroupTruth truth(group, fmt::format("{}: layer {}, step {}, KV head {}", job_.trace,
-                                            layer_.info.layer, token_step, kv_head));
-  const Scores exact = any_scores_exactly_ ? exact_scores(group) : Scores{};
+  const GroupStep group(*this, job_.steps[step], kv_head);
+  StepView view = group.view;
+  const Scores exact = any_scores_exactly_ ? exact_scores(view) : Scores{};
   for (std::size_t i = 0; i < states.size(); ++i) {
     const Method& method = *job_.methods[i / repeats_].method;
-    group.random.seed = job_.seed + i % repeats_;
-    Selection selection = select(method, group, exact, states[i].get());
-    const std::vector<float> outputs = method.attend(group, selection);
-    GroupFigures& figures = slot(i / repeats_, i % repeats_, step, kv_head);
-    for (int g = 0; g < group.group; ++g) {
-      figures.heads.push_back(
-          truth.compare(g, selection.heads[static_cast<std::size_t>(g)], outputs));
+    view.random.seed = job_.seed + i % repeats_;
+    Selection selection = select(method, view, exact, states[i].get());
+    const std::vector<float> outputs = method.attend(view, selection);
+    keep(group, std::move(selection), outputs, slot(i / repeats_, i % repeats_, step, kv_head));
+  }
+}
+
+/// While one launch's selection is checked, the next one runs.
+void LayerReplay::replay_on_gpu(GpuLayer& gpu, int threads,
+                                const std::function<void(std::int64_t)>& done) {
+  const std::size_t runs = job_.methods.size() * repeats_;  // of a step
+  const std::size_t launches = job_.steps.size() * runs;
+  const auto launch = [&](std::size_t i) {
+    return device_launch(job_, layer_.info, i % runs / repeats_, job_.seed + i % repeats_,
+                         job_.steps[i / runs]);
+  };
+  std::vector<std::unique_ptr<GroupStep>> groups(kv_heads_);
+  const auto for_heads = [&](const auto& body) {
+    parallel_for(static_cast<std::int64_t>(kv_heads_), threads,
+                 [&](std::int64_t head) { body(static_cast<int>(head)); });
+  };
+  gpu.enqueue(launch(0));
+  for (std::size_t i = 0; i < launches; ++i) {
+    if (i + 1 < launches) gpu.enqueue(launch(i + 1));
+    const std::int64_t step = job_.steps[i / runs];
+    if (i % runs == 0) {
+      for_heads([&](int head) {
+        groups[static_cast<std::size_t>(head)] = std::make_unique<GroupStep>(*this, step, head);
+      });
     }
-    figures.k_rows = std::move(selection.k_rows);
-    figures.v_rows = std::move(selection.v_rows);
-    figures.statistics = selection.statistics;
+    const GpuOutput output = gpu.take();
+    const auto group_outputs =
+        static_cast<std::size_t>(layer_.info.group() * layer_.info.v_head_dim);
+    for_heads([&](int head) {
+      const auto h = static_cast<std::size_t>(head);
+      StepView view = groups[h]->view;
+      view.random.seed = job_.seed + i % repeats_;
+      Selection selection =
+          device_selection(job_.methods[i % runs / repeats_], view, output, where(step, head));
+      keep(*groups[h], std::move(selection),
+           output.output.subspan(h * group_outputs, group_outputs),
+           slot(i % runs / repeats_, i % repeats_, i / runs, head));
+    });
+    if (i % runs == runs - 1) done(static_cast<std::int64_t>(kv_heads_));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/measure/gpu_layer.h"
 #include "kernels/method.h"
 #include "sim/cost.h"
 #include "sim/head_figures.h"
@@ -43,9 +44,10 @@ HeadShape head_shape(const LayerInfo& info);
 /// they do not depend on the number of threads.
 class LayerReplay {
  public:
-  /// `done(n)` is called from any thread when n (step, KV head) pairs are finished.
+  /// `done(n)` is called from any thread when n (step, KV head) pairs are finished. With `gpu`, the
+  /// layer on the GPU, outputs and selections are those of the methods' kernels.
   LayerReplay(const LayerJob& job, const TraceLayer& layer, int threads,
-              const std::function<void(std::int64_t)>& done);
+              const std::function<void(std::int64_t)>& done, GpuLayer* gpu = nullptr);
 
   /// [kv_heads] of one method, repeat and step (an index into job.steps).
   std::span<const GroupFigures> groups(std::size_t method, std::size_t repeat,
@@ -55,11 +57,18 @@ class LayerReplay {
 
  private:
   using States = std::vector<std::unique_ptr<State>>;  // [methods, repeats]
+  /// A KV head at a step: what all methods and repeats share.
+  struct GroupStep;
 
   StepView view(std::int64_t step, int kv_head, std::span<const float> group_queries) const;
   std::vector<float> queries(std::int64_t step, int kv_head) const;  // [group, head_dim]
   States prepare(int kv_head) const;
+  std::string where(std::int64_t step, int kv_head) const;
+  void replay_on_cpu(int threads, const std::function<void(std::int64_t)>& done);
   void replay_group(std::size_t step, int kv_head, States& states);
+  void replay_on_gpu(GpuLayer& gpu, int threads, const std::function<void(std::int64_t)>& done);
+  void keep(const GroupStep& group, Selection selection, std::span<const float> outputs,
+            GroupFigures& figures) const;
   /// A step that is not replayed still goes through the states, which learn from every selection.
   void pass_step(std::int64_t token_step, int kv_head, States& states) const;
   void replay_head_in_order(int kv_head, States states,

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
+#include <memory>
 #include <numeric>
 #include <utility>
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "sim/device_layer.h"
 #include "sim/layer_cost.h"
 #include "sim/layer_replay.h"
 #include "traces/trace_file.h"
@@ -88,19 +91,47 @@ void add_prepare(const LayerJob& job, const LayerInfo& info, const LayerReplay& 
   }
 }
 
-void replay_layer(const LayerJob& job, const TraceReader& reader, std::size_t index, int threads,
-                  Progress& progress, Replay& result) {
-  const TraceLayer layer = reader.read_layer(index);
+/// A layer in memory, and on the GPU if it is replayed there.
+struct LoadedLayer {
+  TraceLayer layer;
+  std::unique_ptr<GpuLayer> gpu;
+};
+
+LoadedLayer load_layer(const LayerJob& job, const TraceReader& reader, std::size_t index,
+                       bool on_gpu) {
+  LoadedLayer loaded{reader.read_layer(index), nullptr};
+  if (on_gpu) loaded.gpu = upload_layer(job, loaded.layer);
+  return loaded;
+}
+
+/// Times the kernels over the rows of the middle step.
+void time_layer(const LayerJob& job, const LoadedLayer& loaded, Replay& result) {
+  const LayerInfo& info = loaded.layer.info;
+  const bool cold = result.targets[0].state == CacheState::kCold;
+  const GpuLaunch middle = device_launch(job, info, 0, job.seed, job.steps[job.steps.size() / 2]);
+  const std::vector<Estimate> times = loaded.gpu->times(middle, job.steps, cold);
+  const auto steps = static_cast<double>(job.steps.size());
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    MeasuredSum& sum = result.runs[i].times[info.layer];
+    sum.us += times[i] * steps;
+    sum.steps += steps;
+  }
+}
+
+void replay_layer(const LayerJob& job, const TraceInfo& trace, const LoadedLayer& loaded,
+                  int threads, Progress& progress, Replay& result) {
+  const TraceLayer& layer = loaded.layer;
   const LayerInfo& info = layer.info;
-  const std::int64_t tokens = reader.info().tokens();
-  check_same_shape(result, reader.info(), info);
+  const std::int64_t tokens = trace.tokens();
+  check_same_shape(result, trace, info);
   result.layer_infos.emplace(info.layer, info);
   for (int first = 0; first < job.repeats; first += kRepeatsAtOnce) {
     LayerJob part = job;
     part.seed = job.seed + static_cast<std::uint64_t>(first);
     part.repeats = std::min(kRepeatsAtOnce, job.repeats - first);
-    const LayerReplay replayed(part, layer, threads,
-                               [&](std::int64_t groups) { progress.advance(groups); });
+    const LayerReplay replayed(
+        part, layer, threads, [&](std::int64_t groups) { progress.advance(groups); },
+        loaded.gpu.get());
     cost_layer(part, info, tokens, replayed, threads, result);
     if (first == 0) add_prepare(part, info, replayed, result.targets[0], result);
   }
@@ -118,11 +149,26 @@ void replay_trace(const TraceReader& reader, std::size_t sequence, const ReplayO
   job.repeats = options.repeats;
   job.steps = result.steps[sequence];
   job.methods = result.methods;
+  std::vector<std::size_t> indices;  // of the layers picked
   for (std::size_t i = 0; i < reader.info().layers.size(); ++i) {
     const auto& picked = result.layers[sequence];
     const std::int64_t layer = reader.info().layers[i].layer;
-    if (std::find(picked.begin(), picked.end(), layer) == picked.end()) continue;
-    replay_layer(job, reader, i, options.threads, progress, result);
+    if (std::find(picked.begin(), picked.end(), layer) != picked.end()) indices.push_back(i);
+  }
+  // On the GPU the next layer is read and uploaded while this one is replayed; on the CPU memory
+  // holds one at a time.
+  const auto load = [&](std::size_t i) {
+    return std::async(options.on_gpu ? std::launch::async : std::launch::deferred,
+                      [&, i] { return load_layer(job, reader, indices[i], options.on_gpu); });
+  };
+  std::future<LoadedLayer> next = load(0);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const LoadedLayer loaded = next.get();
+    if (i + 1 < indices.size()) next = load(i + 1);
+    replay_layer(job, reader.info(), loaded, options.threads, progress, result);
+    if (!options.measure) continue;
+    if (next.valid()) next.wait();  // an upload would disturb the times
+    time_layer(job, loaded, result);
   }
 }
 
@@ -142,12 +188,15 @@ Replay replay(ReplayOptions options) {
                 .layer_infos = {},
                 .seed = options.seed,
                 .repeats = options.repeats,
+                .gpu = {},
+                .measured = options.measure,
                 .targets = std::move(options.targets),
                 .specs = options.methods,
                 .methods = {},
                 .runs = {},
                 .dense = make_method("dense"),
                 .dense_layers = {}};
+  if (options.on_gpu) result.gpu = gpu_info();
   for (const std::string& spec : options.methods) result.methods.push_back(make_method(spec));
   result.runs.resize(result.methods.size());
   std::vector<TraceReader> readers;

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/measure/gpu.h"
 #include "kernels/method.h"
 #include "sim/cost.h"
 #include "sim/head_figures.h"
@@ -23,6 +25,8 @@ struct ReplayOptions {
   int repeats = 1;  // seeds seed … seed + repeats - 1, pooled
   int threads = 1;
   std::vector<Target> targets;
+  bool on_gpu = false;   // by the methods' kernels, instead of on the CPU
+  bool measure = false;  // their times too; only on the GPU
 };
 
 /// One step on one target.
@@ -55,6 +59,12 @@ struct StepRecord {
   std::vector<TargetFigures> targets;
 };
 
+/// Times of a method's kernel, summed over sequences and steps.
+struct MeasuredSum {
+  Estimate us = exactly(0, Source::kSpec);
+  double steps = 0;
+};
+
 /// Costs of one layer per target, summed over sequences, seeds and steps.
 using LayerCosts = std::vector<CostSum>;
 /// Of all layers on one target.
@@ -64,6 +74,7 @@ CostSum total_of(const std::map<int, LayerCosts>& layers, std::size_t target);
 struct MethodRun {
   std::vector<StepRecord> records;   // by sequence, layer, seed, step
   std::map<int, LayerCosts> layers;  // by layer
+  std::map<int, MeasuredSum> times;  // by layer, if measured
   double prepare_bytes = 0;          // prompt K and V read to build states, mean per layer
   double state_bytes = 0;            // mean per layer
 };
@@ -75,6 +86,8 @@ struct Replay {
   std::map<int, LayerInfo> layer_infos;
   std::uint64_t seed = 0;
   int repeats = 1;
+  std::optional<GpuInfo> gpu;  // that the kernels ran on; empty: replayed on the CPU
+  bool measured = false;
   std::vector<Target> targets;
   std::vector<std::string> specs;  // of the methods, as typed
   std::vector<NamedMethod> methods;
@@ -84,8 +97,9 @@ struct Replay {
   double stored_bytes = 0;  // K + V that dense attention reads from the trace over all steps, once
 };
 
-/// Reads one layer at a time, replays every method on it and costs what the steps read. Throws
-/// UsageError for names and indices, RuntimeError for files and values.
+/// Reads one layer at a time (on the GPU the next one arrives meanwhile), replays every method on
+/// it and costs what the steps read. Throws UsageError for names and indices, RuntimeError for
+/// files, values and the GPU.
 Replay replay(ReplayOptions options);
 
 }  // namespace kvsim

@@ -43,6 +43,12 @@ std::vector<std::string> reasons(const Json& document) {
   return lines;
 }
 
+bool has_times(const Json& methods) {
+  return std::any_of(methods.begin(), methods.end(), [](const Json& method) {
+    return !method.at("time").at("measured_us").is_null();
+  });
+}
+
 std::string title(const Json& document) {
   const Json& trace = document.at("trace");
   std::string text = fmt::format(
@@ -88,6 +94,7 @@ std::string replay_report(const Json& document) {
   table.number("of dense", "/traffic/dram_share_of_dense");
   table.new_block();
   table.interval("GPU time, us", "/time/predicted_us");
+  if (has_times(methods)) table.interval("measured, us", "/time/measured_us");
   table.interval("GPU energy, uJ", "/energy/total_pj", 1e6);
   table.interval("its datapath, uJ", "/energy/datapath_pj", 1e6);
   add_decode_step(table);

@@ -6,7 +6,8 @@
 #             bytes      DRAM and L2 bytes of every kernel by ncu, against the work record
 #             bench      times in turn with PyTorch's FA2 and cuDNN attention;
 #                        BENCH=canon (default), shapes or layouts says which shapes
-#   BINARIES  folder with a static kvsim and, for `tests`, test_kernels (-DKVSIM_STATIC=ON)
+#   BINARIES  folder with a static kvsim and, for `tests`, test_kernels and test_sim
+#             (-DKVSIM_STATIC=ON)
 #   OUTPUT    folder for CSVs and logs, made if it is missing
 #
 # Each stage takes less than ten minutes on an H200. Needs nothing of a build but BINARIES: NVIDIA's
@@ -52,11 +53,14 @@ check() {
 }
 
 stage_tests() {
-  if [[ -x $binaries/test_kernels ]]; then
-    attempt test_kernels.txt "$binaries/test_kernels" "[gpu]"
-  else
-    echo "gpu_check: no test_kernels in $binaries, its tests are left out"
-  fi
+  local program
+  for program in test_kernels test_sim; do
+    if [[ -x $binaries/$program ]]; then
+      attempt "$program.txt" "$binaries/$program" "[gpu]"
+    else
+      echo "gpu_check: no $program in $binaries, its tests are left out"
+    fi
+  done
   local edges=1,2,15,16,17,31,63,64,65,255,256,257,511,513,1000,2047,2049,4095,4097
   check edges --shape 32/8/128,8/8/64,28/4/128,16/1/256 --context "$edges"
   check layouts --shape 32/8/128,16/1/64 --context 777,8192 --layout hnd,nhd,paged:16,paged:64 \

@@ -30,4 +30,10 @@ MeasureResult measure_on_gpu(const MeasureRequest& request) {
   return measure_backend().measure(request);
 }
 
+std::unique_ptr<GpuLayer> layer_on_gpu(const GpuLayerInput& input,
+                                       std::span<const NamedMethod> methods) {
+  if (!measure_backend().layer) throw RuntimeError("this build has no CUDA kernels");
+  return measure_backend().layer(input, methods);
+}
+
 }  // namespace kvsim

@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/device_limits.h"
+#include "kernels/measure/gpu_layer.h"
 #include "kernels/statistics.h"
 #include "traces/rows_view.h"
 
@@ -108,6 +110,8 @@ MeasureResult measure_on_gpu(const MeasureRequest& request);
 struct MeasureBackend {
   std::function<GpuInfo()> info;
   std::function<MeasureResult(const MeasureRequest&)> measure;
+  std::function<std::unique_ptr<GpuLayer>(const GpuLayerInput&, std::span<const NamedMethod>)>
+      layer;
 };
 /// The one of this build; its members are empty in builds without CUDA.
 MeasureBackend& measure_backend();

@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>
@@ -13,7 +14,10 @@ namespace kvsim {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWords = 4;  // of one Philox block, one per value
+constexpr int kWords = 4;             // of one Philox block, one per value
+constexpr double kColdness = 5;       // copies x bytes over the L2
+constexpr int kMostCopies = 512;      // tiny caches stay in the L2 whatever is done
+constexpr double kMemoryShare = 0.8;  // of what is free, at most
 
 /// Which tensor a stream of random words fills: the streams' `step`.
 enum class Filled : std::uint32_t { kK = 1, kV, kQ, kPages };
@@ -95,6 +99,19 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t unit) {
 }
 
 }  // namespace
+
+int cold_copies(double k_bytes, double stored_bytes, std::int64_t l2_bytes) {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "free memory");
+  const double room = std::floor(static_cast<double>(free_bytes) * kMemoryShare / stored_bytes);
+  if (room < 1) {
+    fail<RuntimeError>("K and V of {:.3g} GB do not fit the GPU's free {:.3g} GB",
+                       stored_bytes * 1e-9, static_cast<double>(free_bytes) * 1e-9);
+  }
+  const double wanted = std::ceil(kColdness * static_cast<double>(l2_bytes) / k_bytes);
+  return static_cast<int>(std::clamp(std::min(wanted, room), 1.0, double{kMostCopies}));
+}
 
 KvCopies::KvCopies(const MeasureCase& shape, std::uint64_t seed, int copies, cudaStream_t stream)
     : shape_(shape), copies_(copies) {

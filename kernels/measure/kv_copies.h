@@ -9,6 +9,10 @@
 
 namespace kvsim {
 
+/// Enough copies of K (`k_bytes` are read of each) to keep every call's rows out of the L2, if the
+/// memory has room for so many of `stored_bytes` (K and V). Throws RuntimeError if not for one.
+int cold_copies(double k_bytes, double stored_bytes, std::int64_t l2_bytes);
+
 /// Copies of one case's K, V, queries and output in device memory, all with random data of their
 /// own that depend on the seed alone (not on the layout nor on a launch). What lies between and
 /// behind the rows is 0xFF: NaN. Outputs begin as 0xFF too.

@@ -19,13 +19,10 @@
 namespace kvsim {
 namespace {
 
-constexpr double kColdness = 5;       // copies x bytes over the L2
-constexpr int kMostCopies = 512;      // tiny caches stay in the L2 whatever is done
-constexpr double kMemoryShare = 0.8;  // of what is free, at most
-constexpr double kGraphUs = 2000;     // so that what lies around a graph is below 0.1 %
-constexpr int kMostCalls = 512;       // a held stream takes only so many launches
-constexpr double kQuiet = 0.005;      // relative standard deviation that ends the sampling
-constexpr double kThrottled = 0.75;   // of the highest clock
+constexpr double kGraphUs = 2000;    // so that what lies around a graph is below 0.1 %
+constexpr int kMostCalls = 512;      // a held stream takes only so many launches
+constexpr double kQuiet = 0.005;     // relative standard deviation that ends the sampling
+constexpr double kThrottled = 0.75;  // of the highest clock
 constexpr auto kCoolDown = std::chrono::milliseconds(50);
 constexpr int kTuningRounds = 3;
 
@@ -73,23 +70,12 @@ GpuInfo device_info() {
   return info;
 }
 
-/// Enough copies of K to keep each call's rows out of the L2, if the memory has room.
 int copies_of(const MeasureCase& shape, std::int64_t l2_bytes) {
-  const double k_bytes =
-      static_cast<double>(shape.total_context()) * shape.kv_heads * shape.row_bytes();
-  const double stored = static_cast<double>(shape.max_context()) *
-                        static_cast<double>(shape.contexts.size()) * shape.kv_heads *
-                        shape.row_bytes() * 2;
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "free memory");
-  const double room = std::floor(static_cast<double>(free_bytes) * kMemoryShare / stored);
-  if (room < 1) {
-    fail<RuntimeError>("K and V of {:.3g} GB do not fit the GPU's free {:.3g} GB", stored * 1e-9,
-                       static_cast<double>(free_bytes) * 1e-9);
-  }
-  const double wanted = std::ceil(kColdness * static_cast<double>(l2_bytes) / k_bytes);
-  return static_cast<int>(std::clamp(std::min(wanted, room), 1.0, double{kMostCopies}));
+  const double row = shape.kv_heads * shape.row_bytes();
+  return cold_copies(static_cast<double>(shape.total_context()) * row,
+                     static_cast<double>(shape.max_context()) *
+                         static_cast<double>(shape.contexts.size()) * row * 2,
+                     l2_bytes);
 }
 
 /// Something that is timed, and where its samples go.
@@ -292,8 +278,8 @@ class Session {
 };
 
 [[maybe_unused]] const bool kRegistered = [] {
-  measure_backend() = {device_info,
-                       [](const MeasureRequest& request) { return Session(request).run(); }};
+  measure_backend().info = device_info;
+  measure_backend().measure = [](const MeasureRequest& request) { return Session(request).run(); };
   return true;
 }();
 

@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -35,24 +36,34 @@ __device__ double reduced(double value, bool highest) {
   return shared[0];
 }
 
-/// Softmax of one head into `weights` [rows]; a block per (query head, sequence).
+/// Logits of one head into `scores` [rows]; a block per (query head, sequence).
 template <typename T>
-__global__ void softmax_weights(const __grid_constant__ DeviceStep step, double* weights,
-                                std::int64_t stride) {
+__global__ void logits(const __grid_constant__ DeviceStep step, double* scores,
+                       std::int64_t stride) {
   const int head = static_cast<int>(blockIdx.x);
   const int sequence = static_cast<int>(blockIdx.y);
   const std::int64_t index = std::int64_t{sequence} * step.q_heads + head;
   const T* query = static_cast<const T*>(step.q) + index * step.head_dim;
   const int rows = step.contexts[static_cast<std::size_t>(sequence)];
-  double* own = weights + index * stride;
-  double highest = -INFINITY;
   for (int t = static_cast<int>(threadIdx.x); t < rows; t += kThreads) {
     const T* row = device::row_pointer<T>(step.k, sequence, head / step.group(), t);
     double dot = 0;
     for (int i = 0; i < step.head_dim; ++i) dot += wide(query[i]) * wide(row[i]);
     const double scaled = dot * static_cast<double>(step.scale);
     const double cap = static_cast<double>(step.logit_cap);
-    own[t] = cap > 0 ? cap * tanh(scaled / cap) : scaled;
+    scores[index * stride + t] = cap > 0 ? cap * tanh(scaled / cap) : scaled;
+  }
+}
+
+/// Turns one head's logits into weights; a block per (query head, sequence).
+__global__ void softmax(const __grid_constant__ DeviceStep step, double* weights,
+                        std::int64_t stride) {
+  const int head = static_cast<int>(blockIdx.x);
+  const int sequence = static_cast<int>(blockIdx.y);
+  const int rows = step.contexts[static_cast<std::size_t>(sequence)];
+  double* own = weights + (std::int64_t{sequence} * step.q_heads + head) * stride;
+  double highest = -INFINITY;
+  for (int t = static_cast<int>(threadIdx.x); t < rows; t += kThreads) {
     highest = fmax(highest, own[t]);
   }
   if (step.sink_logits != nullptr) {
@@ -93,30 +104,72 @@ __global__ void weighted_rows(const __grid_constant__ DeviceStep step, const dou
   }
 }
 
-template <typename T>
-void run(const DeviceStep& step, bool weights_given, std::int64_t stride, double* weights,
-         double* output, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(step.q_heads), static_cast<unsigned>(step.batch));
-  if (!weights_given) softmax_weights<T><<<grid, kThreads, 0, stream>>>(step, weights, stride);
-  weighted_rows<T><<<grid, kThreads, 0, stream>>>(step, weights, stride, output);
+dim3 grid_of(const DeviceStep& step) {
+  return {static_cast<unsigned>(step.q_heads), static_cast<unsigned>(step.batch)};
+}
+
+void enqueue_logits(const DeviceStep& step, std::int64_t stride, double* scores,
+                    cudaStream_t stream) {
+  const auto kernel = step.type == ElementType::kBfloat16 ? logits<__nv_bfloat16> : logits<__half>;
+  kernel<<<grid_of(step), kThreads, 0, stream>>>(step, scores, stride);
   check_cuda(cudaGetLastError(), "float64 oracle");
+}
+
+void enqueue_rows(const DeviceStep& step, std::int64_t stride, const double* weights,
+                  double* output, cudaStream_t stream) {
+  const auto kernel =
+      step.type == ElementType::kBfloat16 ? weighted_rows<__nv_bfloat16> : weighted_rows<__half>;
+  kernel<<<grid_of(step), kThreads, 0, stream>>>(step, weights, stride, output);
+  check_cuda(cudaGetLastError(), "float64 oracle");
+}
+
+std::size_t heads_of(const DeviceStep& step) {
+  return static_cast<std::size_t>(step.batch * step.q_heads);
+}
+
+/// Elements of weights from one head to the next.
+std::int64_t stride_of(const DeviceStep& step) {
+  const auto longest = *std::max_element(step.contexts.begin(), step.contexts.begin() + step.batch);
+  return std::max<std::int64_t>(step.dump_stride, longest);
+}
+
+double element(const std::byte* data, std::size_t index, ElementType type) {
+  if (type == ElementType::kFloat32) {
+    float value = 0;
+    std::memcpy(&value, data + 4 * index, 4);
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, data + 2 * index, 2);
+  return type == ElementType::kBfloat16 ? bf16_to_float(bits) : fp16_to_float(bits);
 }
 
 }  // namespace
 
+std::vector<double> float64_scores(const DeviceStep& step, cudaStream_t stream) {
+  const std::int64_t stride = stride_of(step);
+  DeviceBuffer<double> scores(heads_of(step) * static_cast<std::size_t>(stride));
+  scores.fill_bytes(0xFF);
+  check_cuda(cudaDeviceSynchronize(), "poisoning scores");  // was on another stream
+  enqueue_logits(step, stride, scores.data(), stream);
+  check_cuda(cudaStreamSynchronize(stream), "float64 oracle");
+  std::vector<double> result(scores.size());
+  scores.download(result);
+  return result;
+}
+
 std::vector<double> float64_output(const DeviceStep& step, std::span<const double> weights,
                                    cudaStream_t stream) {
-  const auto heads = static_cast<std::size_t>(step.batch * step.q_heads);
-  std::int64_t stride = step.dump_stride;
-  for (int b = 0; b < step.batch; ++b) {
-    stride = std::max<std::int64_t>(stride, step.contexts[static_cast<std::size_t>(b)]);
-  }
-  DeviceBuffer<double> on_device(heads * static_cast<std::size_t>(stride));
-  DeviceBuffer<double> output(heads * static_cast<std::size_t>(step.head_dim));
+  const std::int64_t stride = stride_of(step);
+  DeviceBuffer<double> on_device(heads_of(step) * static_cast<std::size_t>(stride));
+  DeviceBuffer<double> output(heads_of(step) * static_cast<std::size_t>(step.head_dim));
   if (!weights.empty()) on_device.upload(weights);
   check_cuda(cudaDeviceSynchronize(), "uploading weights");  // was on another stream
-  const auto start = step.type == ElementType::kBfloat16 ? run<__nv_bfloat16> : run<__half>;
-  start(step, !weights.empty(), stride, on_device.data(), output.data(), stream);
+  if (weights.empty()) {
+    enqueue_logits(step, stride, on_device.data(), stream);
+    softmax<<<grid_of(step), kThreads, 0, stream>>>(step, on_device.data(), stride);
+  }
+  enqueue_rows(step, stride, on_device.data(), output.data(), stream);
   check_cuda(cudaStreamSynchronize(stream), "float64 oracle");
   std::vector<double> result(output.size());
   output.download(result);
@@ -128,10 +181,7 @@ std::optional<double> relative_l2(std::span<const std::byte> output, ElementType
   double difference = 0;
   double norm = 0;
   for (std::size_t i = 0; i < reference.size(); ++i) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, output.data() + 2 * i, 2);
-    const double value = static_cast<double>(type == ElementType::kBfloat16 ? bf16_to_float(bits)
-                                                                            : fp16_to_float(bits));
+    const double value = element(output.data(), i, type);
     if (!std::isfinite(value)) return std::nullopt;
     difference += (value - reference[i]) * (value - reference[i]);
     norm += reference[i] * reference[i];

@@ -16,7 +16,12 @@ namespace kvsim {
 std::vector<double> float64_output(const DeviceStep& step, std::span<const double> weights,
                                    cudaStream_t stream);
 
-/// ‖output − reference‖ / ‖reference‖ of stored elements; empty if an output is not finite.
+/// The logits that `float64_output` takes the softmax of, after scale and cap: [batch, q_heads,
+/// dump_stride], NaN behind a sequence's rows.
+std::vector<double> float64_scores(const DeviceStep& step, cudaStream_t stream);
+
+/// ‖output − reference‖ / ‖reference‖ of elements of `type` (float32 too); empty if an output is
+/// not finite.
 std::optional<double> relative_l2(std::span<const std::byte> output, ElementType type,
                                   std::span<const double> reference);
 

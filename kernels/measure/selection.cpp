@@ -11,7 +11,7 @@ struct Group {
   int kv_head = 0;
 };
 
-StepView view_of(const DeviceStep& step, const Group& group) {
+StepView view_of(const DeviceStep& step, std::span<const float> sink_logits, const Group& group) {
   StepView view;
   // Rules look at scores only, so the rows need no data.
   view.k.rows = view.v.rows = step.contexts[static_cast<std::size_t>(group.sequence)];
@@ -20,6 +20,10 @@ StepView view_of(const DeviceStep& step, const Group& group) {
   view.group = step.group();
   view.scale = step.scale;
   view.logit_cap = step.logit_cap;
+  if (!sink_logits.empty()) {
+    view.sink_logits = sink_logits.subspan(static_cast<std::size_t>(group.kv_head * step.group()),
+                                           static_cast<std::size_t>(step.group()));
+  }
   view.prompt_tokens = step.prompt_tokens;
   view.random = step.random;
   view.random.sequence += static_cast<std::uint32_t>(group.sequence);
@@ -27,39 +31,46 @@ StepView view_of(const DeviceStep& step, const Group& group) {
   return view;
 }
 
-/// The rule's weights of one head as one number per row; returns how many rows `counts` disagrees
-/// on.
-std::int64_t spread(const HeadSelection& head, std::span<const std::uint32_t> counts, bool compare,
-                    std::span<double> weights) {
-  std::vector<std::uint32_t> expected(compare ? counts.size() : 0);
-  // Where draws are as many as rows, every row counts once, whatever it weighs (top-k).
-  const bool once = head.draws == head.v_rows.size();
+/// A head's weights as one number per row, zero where it reads nothing.
+std::vector<double> by_row(const HeadSelection& head, std::size_t rows) {
+  std::vector<double> weights(rows, 0);
   std::size_t next = 0;
+  for (const Range& range : head.v_rows.ranges()) {
+    for (std::int64_t r = range.begin; r < range.end; ++r) {
+      weights[static_cast<std::size_t>(r)] = head.weights[next++];
+    }
+  }
+  return weights;
+}
+
+/// How often a kernel should have counted each row. Where draws are as many as rows, every row
+/// counts once, whatever it weighs (top-k).
+std::vector<std::uint32_t> expected_counts(const HeadSelection& head, std::size_t rows) {
+  const bool once = head.draws == head.v_rows.size();
+  std::vector<std::uint32_t> counts(rows, 0);
+  const std::vector<double> weights = by_row(head, rows);
   for (const Range& range : head.v_rows.ranges()) {
     for (auto r = static_cast<std::size_t>(range.begin); r < static_cast<std::size_t>(range.end);
          ++r) {
-      const double weight = head.weights[next++];
-      weights[r] = weight * head.scale;
-      if (compare) expected[r] = once ? 1 : static_cast<std::uint32_t>(weight);
+      counts[r] = once ? 1 : static_cast<std::uint32_t>(weights[r]);
     }
   }
-  std::int64_t differences = 0;
-  for (std::size_t r = 0; r < expected.size(); ++r) differences += expected[r] != counts[r];
-  return differences;
+  return counts;
 }
 
 }  // namespace
 
 DumpedSelection select_from_dump(const Method& method, const DeviceStep& step,
                                  std::span<const float> scores,
-                                 std::span<const std::uint32_t> counts) {
+                                 std::span<const std::uint32_t> counts,
+                                 std::span<const float> sink_logits) {
   DumpedSelection result;
   result.weights.assign(scores.size(), 0);
   const bool compare =
       std::any_of(counts.begin(), counts.end(), [](std::uint32_t count) { return count > 0; });
   for (int b = 0; b < step.batch; ++b) {
     for (int h = 0; h < step.kv_heads; ++h) {
-      const StepView view = view_of(step, {b, h});
+      const StepView view = view_of(step, sink_logits, {b, h});
       const auto rows = static_cast<std::size_t>(view.rows());
       const auto at = [&](int g) {
         return static_cast<std::size_t>((std::int64_t{b} * step.q_heads + h * step.group() + g) *
@@ -73,13 +84,26 @@ DumpedSelection select_from_dump(const Method& method, const DeviceStep& step,
       const Selection selection = method.select(view, own, nullptr);
       result.statistics += selection.statistics;
       for (int g = 0; g < step.group(); ++g) {
-        result.differences +=
-            spread(selection.heads[static_cast<std::size_t>(g)], counts.subspan(at(g), rows),
-                   compare, std::span(result.weights).subspan(at(g), rows));
+        const HeadSelection& head = selection.heads[static_cast<std::size_t>(g)];
+        const std::vector<double> weights = by_row(head, rows);
+        const std::vector<std::uint32_t> expected = expected_counts(head, rows);
+        for (std::size_t r = 0; r < rows; ++r) {
+          result.weights[at(g) + r] = weights[r] * head.scale;
+          result.differences += compare && expected[r] != counts[at(g) + r];
+        }
       }
     }
   }
   return result;
+}
+
+std::optional<CountDifference> first_difference(const HeadSelection& head,
+                                                std::span<const std::uint32_t> counts) {
+  const std::vector<std::uint32_t> expected = expected_counts(head, counts.size());
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    if (counts[r] != expected[r]) return {{static_cast<std::int64_t>(r), counts[r], expected[r]}};
+  }
+  return std::nullopt;
 }
 
 }  // namespace kvsim

@@ -31,10 +31,12 @@ class SantaCost : public Implementation {
   explicit SantaCost(const SantaCostModel& model) : model_(model) {}
 
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
-    return model_.published ? published(shape, s, limits) : ours(shape, s, limits);
+    return model_.launches == SantaCostModel::Launches::kPublished ? published(shape, s, limits)
+                                                                   : ours(shape, s, limits);
   }
 
  private:
+  /// Fused, and its form of two launches.
   Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
   Work published(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
   void count_softmax(Stage& stage, const Shape& shape, const Statistics& s) const;
@@ -114,7 +116,8 @@ void count_gather_adds(Stage& stage, const Shape& shape, const Statistics& s,
 Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
   const SplitPlan plan = plan_splits(shape, limits, kUnitTokens);
   const double records = tiles_of(shape, tile_of(model_, shape)) * shape.q_heads;
-  const bool spills = scores_spill(limits, s.k_requests);
+  const bool fallback = model_.launches == SantaCostModel::Launches::kFallback;
+  const bool spills = fallback || scores_spill(limits, s.k_requests);
   Work work;
   Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
   stream.launch = plan.launch;
@@ -125,7 +128,8 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   if (spills) stream.write(Tensor::kStash, kScoreBytes, s.k_requests);
   count_softmax(stream, shape, s);
 
-  Stage& gather = work.add_stage("gather_v", Boundary::kTeamExchange);
+  Stage& gather =
+      work.add_stage("gather_v", fallback ? Boundary::kKernelLaunch : Boundary::kTeamExchange);
   gather.launch = plan.launch;
   gather.dependent_trips = 1;
   gather.heads_gather = true;

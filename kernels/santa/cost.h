@@ -10,6 +10,8 @@ namespace kvsim {
 /// What a sampler spends besides scores and values; the launches are the same for all.
 struct SantaCostModel {
   enum class Budgets { kNone, kLargestRemainder, kSystematic };
+  /// One launch; two, with all scores in global memory between them; the released kernels' five.
+  enum class Launches { kOurs, kFallback, kPublished };
 
   std::uint32_t samples = 128;
   int tile = 256;  // 0 = budget_tile(prompt_tokens)
@@ -18,7 +20,7 @@ struct SantaCostModel {
   double threshold_multiplies = 0;   // per head, to scale random words to the head's mass
   double threshold_adds = 0;         // per head, to step from stratum to stratum
   Budgets budgets = Budgets::kNone;  // how samples are dealt out to tiles before they are drawn
-  bool published = false;            // the released kernels' five launches
+  Launches launches = Launches::kOurs;
 };
 
 /// Tokens of a tile whose draws or budget are counted.

@@ -36,7 +36,7 @@ class DrawnSanta : public SantaMethod {
  private:
   static SantaCostModel with_implementation(SantaCostModel cost, const Parameters& parameters) {
     cost.tile = kMassTile;
-    cost.published = parameters.choice("implementation") == "published";
+    cost.launches = launches_of(parameters);
     return cost;
   }
 

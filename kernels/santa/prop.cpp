@@ -18,7 +18,7 @@ struct PropOptions {
   int tile = 0;  // 0 = by the prompt's length
   Mode mode = Mode::kPaper;
   bool offset_per_tile = false;
-  bool published = false;
+  SantaCostModel::Launches launches = SantaCostModel::Launches::kOurs;
 };
 
 PropOptions parse_options(const Parameters& parameters) {
@@ -28,7 +28,7 @@ PropOptions parse_options(const Parameters& parameters) {
           .mode = mode == "paper" ? Mode::kPaper
                                   : (mode == "released" ? Mode::kReleased : Mode::kUnbiased),
           .offset_per_tile = parameters.choice("offsets") == "tile",
-          .published = parameters.choice("implementation") == "published"};
+          .launches = launches_of(parameters)};
 }
 
 SantaCostModel cost_of(const PropOptions& options) {
@@ -39,7 +39,7 @@ SantaCostModel cost_of(const PropOptions& options) {
           .random_words_per_tile = per_tile ? 1.0 : 0.0,
           .budgets = options.mode == Mode::kUnbiased ? SantaCostModel::Budgets::kSystematic
                                                      : SantaCostModel::Budgets::kLargestRemainder,
-          .published = options.published};
+          .launches = options.launches};
 }
 
 std::vector<std::int32_t> tiles_with(const std::vector<std::uint32_t>& budgets) {

@@ -75,8 +75,16 @@ double mass_of_rows(const StepView& view, const HeadDistribution& head, int g) {
 
 std::vector<Parameter> santa_parameters() {
   return {{"samples", "128", "rows", "S, V rows drawn per query head, with repeats"},
-          {"implementation", "ours", "ours|published",
-           "ours: one launch; published: the five launches of the released prop kernels"}};
+          {"implementation", "ours", "ours|fallback|published",
+           "ours: one launch; fallback: two, scores in memory between them; published: the five of "
+           "the released prop kernels"}};
+}
+
+SantaCostModel::Launches launches_of(const Parameters& parameters) {
+  using Launches = SantaCostModel::Launches;
+  const std::string& name = parameters.choice("implementation");
+  if (name == "fallback") return Launches::kFallback;
+  return name == "published" ? Launches::kPublished : Launches::kOurs;
 }
 
 }  // namespace kvsim

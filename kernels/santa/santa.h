@@ -42,6 +42,8 @@ double mass_of_rows(const StepView& view, const HeadDistribution& head, int g);
 
 /// The parameters every SANTA method has, before its own.
 std::vector<Parameter> santa_parameters();
+/// Their `implementation`.
+SantaCostModel::Launches launches_of(const Parameters& parameters);
 
 inline constexpr std::int64_t kMaxSamples = 1 << 20;
 inline constexpr const char* kSantaPaper = "SANTA paper, arXiv 2605.01910";

@@ -7,6 +7,8 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
+#include "kernels/device/kernel.h"
+#include "kernels/measure/gpu.h"
 #include "sim/cli/replay_options.h"
 #include "sim/cli/verb.h"
 #include "sim/cli/version.h"
@@ -27,7 +29,8 @@ CommandLine make_command_line() {
   line.own()("gpu", po::value<std::string>()->value_name("NAME")->default_value("h200_sxm"),
              "GPU to predict time and energy for (kvsim list gpus)")(
       "device", po::value<std::string>()->value_name("D")->default_value("cpu"),
-      "where the methods run: cpu or cuda");
+      "where the methods run: cpu, or cuda for their kernels on this machine's GPU")(
+      "measure", po::bool_switch(), "time the kernels too (with --device cuda)");
   add_accelerator_options(line);
   add_llm_options(line);
   add_replay_options(line);
@@ -37,9 +40,36 @@ CommandLine make_command_line() {
   return line;
 }
 
-void check_device(const std::string& device) {
-  if (device == "cuda") throw UsageError("--device cuda: this build has no CUDA kernels");
-  if (device != "cpu") fail<UsageError>("--device {}: expected cpu or cuda", device);
+/// Kernels read K and V as the trace has them, so no other bytes can be timed.
+void check_measure(const CommandLine& line) {
+  if (line.text("device") != "cuda") throw UsageError("--measure needs --device cuda");
+  if (line.text("layout") != "hnd") {
+    fail<UsageError>("--layout {}: --measure times K and V as the trace has them, hnd",
+                     line.text("layout"));
+  }
+  if (line.given("kv-dtype")) {
+    fail<UsageError>("--kv-dtype {}: --measure times K and V as the trace has them",
+                     line.text("kv-dtype"));
+  }
+}
+
+/// Throws UsageError for a method without a kernel, RuntimeError if there is no GPU to run it on.
+void check_device(const CommandLine& line) {
+  const std::string device = line.text("device");
+  if (device != "cpu" && device != "cuda") {
+    fail<UsageError>("--device {}: expected cpu or cuda", device);
+  }
+  if (line.given("measure")) check_measure(line);
+  if (device == "cpu") return;
+  if (!measure_backend().info) throw RuntimeError("--device cuda: this build has no CUDA kernels");
+  for (const std::string& spec : method_specs(line)) {
+    const NamedMethod method = make_method(spec);
+    kernel_registry().at(method.name).make(method.parameters);
+    if (method.parameters.choice("implementation") == "published") {
+      fail<UsageError>("{}: implementation=published is a cost model only, it has no kernel", spec);
+    }
+  }
+  gpu_info();
 }
 
 /// Names and values are checked before any file is opened.
@@ -55,12 +85,14 @@ std::vector<Target> targets_without_gpu_format(const CommandLine& line, const Pr
 void run(const std::vector<std::string>& words) {
   CommandLine line = make_command_line();
   if (!line.parse(words)) return;
-  check_device(line.text("device"));
   const std::vector<std::string> traces = line.list("trace");
   if (traces.empty()) throw UsageError("no trace given");
+  check_device(line);
   const Presets presets(line.presets());
   ReplayOptions options = replay_options(line, traces);
   options.targets = targets_without_gpu_format(line, presets);
+  options.on_gpu = line.text("device") == "cuda";
+  options.measure = line.given("measure");
   DocumentOptions about{.program_version = version(),
                         .program_commit = commit(),
                         .gpu = line.text("gpu"),

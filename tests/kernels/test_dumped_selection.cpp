@@ -89,5 +89,31 @@ TEST_CASE("dumped selection: sequences and heads draw from streams of their own"
   CHECK(head(4) != head(5));
 }
 
+TEST_CASE("dumped selection: a sink takes its share of the output") {
+  DeviceStep step = small_step();
+  const std::vector<float> scores = some_scores(step);
+  const NamedMethod method = make_method("santa-sys:samples=32");
+  const std::vector<std::uint32_t> none(scores.size(), 0);
+  const std::vector<float> sinks{-100, 100, -100, 100};
+  const DumpedSelection selection = select_from_dump(*method.method, step, scores, none, sinks);
+  for (int head = 0; head < step.q_heads; ++head) {
+    const auto begin = selection.weights.begin() + head * step.dump_stride;
+    CHECK(std::accumulate(begin, begin + 700, 0.0) == Approx(head % 2 == 0 ? 1 : 0).margin(1e-6));
+  }
+}
+
+TEST_CASE("dumped selection: the first row that differs is named") {
+  HeadSelection head;
+  head.v_rows.append(2, 4);
+  head.weights = {3, 1};
+  CHECK(!first_difference(head, std::vector<std::uint32_t>{0, 0, 3, 1, 0}));
+  const auto wrong = first_difference(head, std::vector<std::uint32_t>{0, 0, 3, 2, 1});
+  REQUIRE(wrong);
+  CHECK(wrong->row == 3);
+  CHECK(wrong->dumped == 2);
+  CHECK(wrong->expected == 1);
+  CHECK(first_difference(head, std::vector<std::uint32_t>{0, 0, 3, 1, 1})->row == 4);
+}
+
 }  // namespace
 }  // namespace kvsim

@@ -114,8 +114,9 @@ TEST_CASE("the break-even context is where the predicted attention begins to win
 TEST_CASE("a paged cache is never cheaper than a contiguous one") {
   const Llm llm = Presets().llm("llama-3.1-8b");
   const Target hnd = h200();
-  for (const char* spec : {"dense", "dense:implementation=published", "topk", "santa-sys",
-                           "santa-prop:implementation=published", "skeleton"}) {
+  for (const char* spec :
+       {"dense", "dense:implementation=published", "topk", "santa-sys",
+        "santa-sys:implementation=fallback", "santa-prop:implementation=published", "skeleton"}) {
     const NamedMethod method = make_method(spec);
     for (const char* layout : {"paged:1", "paged:4", "paged:16", "paged:64", "paged:4096"}) {
       Target paged = hnd;

@@ -1,0 +1,330 @@
+// A layer of a trace on the GPU: uploaded once, then one launch per step, method and seed, whose
+// results come back while the next one runs.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "kernels/device/buffer.h"
+#include "kernels/device/kernel.h"
+#include "kernels/measure/gpu.h"
+#include "kernels/measure/gpu_layer.h"
+#include "kernels/measure/graph_timer.h"
+#include "kernels/measure/kv_copies.h"
+#include "kernels/measure/statistics.h"
+
+namespace kvsim {
+namespace {
+
+constexpr std::size_t kStagedBytes = std::size_t{16} << 20;  // of one copy to the GPU
+constexpr std::size_t kSlots = 2;                            // launches under way
+constexpr int kTimedRounds = 15;
+constexpr std::size_t kMostTimedSteps = 256;
+
+/// Host memory that the GPU copies from and to by itself.
+template <typename T>
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(std::size_t count) : count_(count) {
+    check_cuda(cudaMallocHost(reinterpret_cast<void**>(&data_), count * sizeof(T)),
+               "pinned memory");
+  }
+  ~PinnedBuffer() { cudaFreeHost(data_); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+
+  T* data() const { return data_; }
+  std::span<const T> first(std::size_t count) const { return {data_, count}; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t count_ = 0;
+};
+
+class Event {
+ public:
+  Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(const Stream& stream) const {
+    check_cuda(cudaEventRecord(event_, stream.get()), "event");
+  }
+  void wait() const { check_cuda(cudaEventSynchronize(event_), "running kernels"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// Copies pageable memory through two pinned pieces: one is filled while the other is under way.
+class Uploader {
+ public:
+  void upload(const std::byte* from, std::byte* to, std::size_t bytes) {
+    for (std::size_t begin = 0; begin < bytes; begin += kStagedBytes) {
+      Piece& piece = pieces_[next_++ % pieces_.size()];
+      const std::size_t count = std::min(kStagedBytes, bytes - begin);
+      piece.copied.wait();  // at once if it was never recorded
+      std::memcpy(piece.memory.data(), from + begin, count);
+      check_cuda(cudaMemcpyAsync(to + begin, piece.memory.data(), count, cudaMemcpyHostToDevice,
+                                 stream_.get()),
+                 "upload");
+      piece.copied.record(stream_);
+    }
+  }
+  void finish() const { stream_.synchronize(); }
+
+ private:
+  struct Piece {
+    PinnedBuffer<std::byte> memory{kStagedBytes};
+    Event copied;
+  };
+  Stream stream_;
+  std::array<Piece, 2> pieces_;
+  std::size_t next_ = 0;
+};
+
+/// Where a launch writes, on the GPU and, once it is done, on the host.
+struct Slot {
+  Slot(std::size_t outputs, std::size_t most_dumped)
+      : output(outputs),
+        scores(most_dumped),
+        counts(most_dumped),
+        host_output(outputs),
+        host_scores(most_dumped),
+        host_counts(most_dumped) {}
+
+  DeviceBuffer<float> output;
+  DeviceBuffer<float> scores;
+  DeviceBuffer<std::uint32_t> counts;
+  PinnedBuffer<float> host_output;
+  PinnedBuffer<float> host_scores;
+  PinnedBuffer<std::uint32_t> host_counts;
+  Event done;
+  std::size_t dumped = 0;  // elements of the last launch's dumps
+};
+
+struct MethodOnGpu {
+  std::unique_ptr<Kernel> kernel;
+  DeviceBuffer<std::byte> workspace;
+};
+
+class LayerOnGpu : public GpuLayer {
+ public:
+  LayerOnGpu(const GpuLayerInput& input, std::span<const NamedMethod> methods);
+  ~LayerOnGpu() override;
+
+  void enqueue(const GpuLaunch& launch) override;
+  GpuOutput take() override;
+  std::vector<Estimate> times(const GpuLaunch& launch, std::span<const std::int64_t> steps,
+                              bool cold) override;
+
+ private:
+  /// Bytes of K, V and the queries of a step.
+  std::size_t kv_bytes() const {
+    return static_cast<std::size_t>(2 * input_.kv_heads * input_.tokens * input_.head_dim);
+  }
+  std::size_t query_bytes() const {
+    return static_cast<std::size_t>(2 * input_.q_heads * input_.head_dim);
+  }
+  std::size_t outputs() const { return query_bytes() / 2; }
+
+  DeviceStep step_of(const GpuLaunch& launch) const;
+  void add_method(const NamedMethod& method);
+  /// Grows the method's workspace to what the step takes.
+  void reserve(MethodOnGpu& method, const DeviceStep& step) const;
+  void upload_all();
+  CallGraph graph_of(MethodOnGpu& method, const GpuLaunch& launch,
+                     std::span<const std::int64_t> steps, std::span<const std::byte* const> copies);
+
+  GpuLayerInput input_;
+  DeviceLimits limits_;
+  DeviceBuffer<std::byte> k_;
+  DeviceBuffer<std::byte> v_;
+  DeviceBuffer<std::byte> q_;
+  DeviceBuffer<float> sinks_;
+  Uploader uploader_;
+  bool uploaded_ = false;
+  Stream stream_;
+  std::vector<MethodOnGpu> methods_;
+  std::array<std::unique_ptr<Slot>, kSlots> slots_;
+  std::size_t enqueued_ = 0;
+  std::size_t taken_ = 0;
+};
+
+LayerOnGpu::LayerOnGpu(const GpuLayerInput& input, std::span<const NamedMethod> methods)
+    : input_(input), limits_(gpu_info().limits) {
+  // The kernels are asked first: they refuse at once what an upload would only delay.
+  for (const NamedMethod& method : methods) add_method(method);
+  k_ = DeviceBuffer<std::byte>(kv_bytes());
+  v_ = DeviceBuffer<std::byte>(kv_bytes());
+  q_ = DeviceBuffer<std::byte>(query_bytes() * static_cast<std::size_t>(input.steps));
+  const auto dumped = static_cast<std::size_t>(input.q_heads * input.most_rows);
+  for (auto& slot : slots_) slot = std::make_unique<Slot>(outputs(), dumped);
+  upload_all();
+}
+
+/// Nothing may be freed under a copy or a launch, whatever was thrown.
+LayerOnGpu::~LayerOnGpu() { cudaDeviceSynchronize(); }
+
+void LayerOnGpu::add_method(const NamedMethod& method) {
+  MethodOnGpu result{kernel_registry().at(method.name).make(method.parameters), {}};
+  const DeviceStep longest = step_of({0, 0, {0, input_.most_rows}, {}});
+  const std::string refusal = result.kernel->refusal(longest, limits_);
+  if (!refusal.empty()) fail<RuntimeError>("{}: {}: {}", input_.where, method.name, refusal);
+  reserve(result, longest);
+  methods_.push_back(std::move(result));
+}
+
+void LayerOnGpu::reserve(MethodOnGpu& method, const DeviceStep& step) const {
+  const std::size_t bytes = std::max<std::size_t>(method.kernel->workspace_bytes(step, limits_), 1);
+  if (bytes > method.workspace.size()) method.workspace = DeviceBuffer<std::byte>(bytes);
+}
+
+void LayerOnGpu::upload_all() {
+  if (!input_.sink_logits.empty()) {
+    sinks_ = DeviceBuffer<float>(input_.sink_logits.size());
+    sinks_.upload(input_.sink_logits);
+  }
+  uploader_.upload(input_.q, q_.data(), q_.size());
+  uploader_.upload(input_.k, k_.data(), k_.size());
+  uploader_.upload(input_.v, v_.data(), v_.size());
+}
+
+/// A window is an offset into every head's rows: all heads keep the stride of the whole cache.
+DeviceStep LayerOnGpu::step_of(const GpuLaunch& launch) const {
+  const std::int64_t head = input_.tokens * input_.head_dim;
+  const auto first = static_cast<std::size_t>(2 * launch.rows.begin * input_.head_dim);
+  DeviceStep step;
+  step.type = input_.type;
+  step.q_heads = input_.q_heads;
+  step.kv_heads = input_.kv_heads;
+  step.head_dim = input_.head_dim;
+  step.contexts[0] = static_cast<std::int32_t>(launch.rows.end - launch.rows.begin);
+  step.q = q_.data() + query_bytes() * static_cast<std::size_t>(launch.step);
+  step.k = {k_.data() + first, input_.kv_heads * head, head, input_.head_dim};
+  step.v = {v_.data() + first, input_.kv_heads * head, head, input_.head_dim};
+  step.scale = input_.scale;
+  step.logit_cap = input_.logit_cap;
+  step.sink_logits = sinks_.size() > 0 ? sinks_.data() : nullptr;
+  step.prompt_tokens = input_.prompt_tokens;
+  step.random = launch.random;
+  step.output_type = ElementType::kFloat32;
+  return step;
+}
+
+void LayerOnGpu::enqueue(const GpuLaunch& launch) {
+  KVSIM_CHECK(enqueued_ - taken_ < kSlots);
+  if (!std::exchange(uploaded_, true)) uploader_.finish();
+  Slot& slot = *slots_[enqueued_++ % kSlots];
+  MethodOnGpu& method = methods_[launch.method];
+  DeviceStep step = step_of(launch);
+  reserve(method, step);
+  step.dump_stride = step.contexts[0];
+  slot.dumped = static_cast<std::size_t>(input_.q_heads * step.dump_stride);
+  step.output = slot.output.data();
+  step.scores = slot.scores.data();
+  step.counts = slot.counts.data();
+  const auto fill = [&](void* data, int value, std::size_t bytes) {
+    check_cuda(cudaMemsetAsync(data, value, bytes, stream_.get()), "filling device memory");
+  };
+  fill(slot.output.data(), 0xFF, 4 * outputs());
+  fill(slot.scores.data(), 0xFF, 4 * slot.dumped);
+  fill(slot.counts.data(), 0, 4 * slot.dumped);
+  // A workspace remembers launches of one shape only, and every step is longer than the last.
+  fill(method.workspace.data(), 0, method.workspace.size());
+  method.kernel->launch(step, limits_, method.workspace.data(), stream_.get());
+  const auto fetch = [&](void* to, const void* from, std::size_t count) {
+    check_cuda(cudaMemcpyAsync(to, from, 4 * count, cudaMemcpyDeviceToHost, stream_.get()),
+               "download");
+  };
+  fetch(slot.host_output.data(), slot.output.data(), outputs());
+  fetch(slot.host_scores.data(), slot.scores.data(), slot.dumped);
+  fetch(slot.host_counts.data(), slot.counts.data(), slot.dumped);
+  slot.done.record(stream_);
+}
+
+GpuOutput LayerOnGpu::take() {
+  KVSIM_CHECK(taken_ < enqueued_);
+  const Slot& slot = *slots_[taken_++ % kSlots];
+  slot.done.wait();
+  return {slot.host_output.first(outputs()), slot.host_scores.first(slot.dumped),
+          slot.host_counts.first(slot.dumped)};
+}
+
+/// Calls go over all steps and over all copies, each in turn. `copies` are K and V of each.
+CallGraph LayerOnGpu::graph_of(MethodOnGpu& method, const GpuLaunch& launch,
+                               std::span<const std::int64_t> steps,
+                               std::span<const std::byte* const> copies) {
+  const std::size_t count = copies.size() / 2;
+  const std::size_t calls = steps.size() * ((count + steps.size() - 1) / steps.size());
+  reserve(method, step_of(launch));
+  check_cuda(cudaMemsetAsync(method.workspace.data(), 0, method.workspace.size(), stream_.get()),
+             "clearing a workspace");
+  return CallGraph(static_cast<int>(calls), stream_.get(), [&](int i) {
+    const auto call = static_cast<std::size_t>(i);
+    GpuLaunch own = launch;
+    own.step = steps[call % steps.size()];
+    own.random.step = static_cast<std::uint32_t>(own.step);
+    DeviceStep step = step_of(own);
+    const auto offset = static_cast<std::size_t>(2 * launch.rows.begin * input_.head_dim);
+    step.k.data = copies[2 * (call % count)] + offset;
+    step.v.data = copies[2 * (call % count) + 1] + offset;
+    step.output = slots_[0]->output.data();
+    step.output_type = input_.type;  // as an engine wants it
+    method.kernel->launch(step, limits_, method.workspace.data(), stream_.get());
+  });
+}
+
+std::vector<Estimate> LayerOnGpu::times(const GpuLaunch& launch,
+                                        std::span<const std::int64_t> steps, bool cold) {
+  KVSIM_CHECK(taken_ == enqueued_ && !steps.empty());
+  if (!std::exchange(uploaded_, true)) uploader_.finish();
+  std::vector<std::int64_t> timed;
+  for (std::size_t i = 0; i < steps.size(); i += steps.size() / kMostTimedSteps + 1) {
+    timed.push_back(steps[i]);
+  }
+  const double read = static_cast<double>(kv_bytes()) / static_cast<double>(input_.tokens) *
+                      static_cast<double>(launch.rows.end - launch.rows.begin);
+  const int more =
+      cold ? cold_copies(read, 2.0 * static_cast<double>(kv_bytes()), limits_.l2_bytes) - 1 : 0;
+  std::vector<DeviceBuffer<std::byte>> owned;
+  std::vector<const std::byte*> copies{k_.data(), v_.data()};
+  for (int i = 0; i < 2 * more; ++i) {
+    owned.emplace_back(kv_bytes());
+    check_cuda(cudaMemcpyAsync(owned.back().data(), i % 2 == 0 ? k_.data() : v_.data(), kv_bytes(),
+                               cudaMemcpyDeviceToDevice, stream_.get()),
+               "copying K and V");
+    copies.push_back(owned.back().data());
+  }
+  GraphTimer timer(limits_.sms, stream_.get());
+  std::vector<CallGraph> graphs;
+  for (MethodOnGpu& method : methods_) {
+    graphs.push_back(graph_of(method, launch, timed, copies));
+    timer.time(graphs.back());  // warm-up
+  }
+  std::vector<std::vector<double>> samples(graphs.size());
+  for (int round = 0; round < kTimedRounds; ++round) {
+    for (std::size_t i = 0; i < graphs.size(); ++i) {
+      const std::size_t m = round % 2 == 0 ? i : graphs.size() - 1 - i;
+      samples[m].push_back(timer.time(graphs[m]).us);
+    }
+  }
+  std::vector<Estimate> result;
+  for (const auto& own : samples) {
+    const Interval us = median_interval(own);
+    result.push_back({us.value, us.low, us.high, Source::kMeasured});
+  }
+  return result;
+}
+
+[[maybe_unused]] const bool kRegistered = [] {
+  measure_backend().layer = [](const GpuLayerInput& input, std::span<const NamedMethod> methods) {
+    return std::unique_ptr<GpuLayer>(std::make_unique<LayerOnGpu>(input, methods));
+  };
+  return true;
+}();
+
+}  // namespace
+}  // namespace kvsim

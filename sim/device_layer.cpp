@@ -1,0 +1,125 @@
+#include "sim/device_layer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "kernels/measure/selection.h"
+
+namespace kvsim {
+namespace {
+
+/// Whether a method reads every row whatever the scores, so that its kernel has nothing to draw.
+bool reads_all_rows(const Method& method) {
+  constexpr std::int64_t kRows = 4096;
+  Shape shape;
+  const std::int64_t contexts[] = {kRows};
+  shape.contexts = contexts;
+  shape.q_heads = shape.kv_heads = 1;
+  shape.head_dim = shape.v_head_dim = 64;
+  return method.bounds(shape).low.v_rows == kRows;
+}
+
+Selection all_rows(const StepView& view) {
+  HeadSelection head;
+  head.k_rows = head.v_rows = RowRanges::all(view.rows());
+  head.draws = view.rows();
+  Selection selection;
+  selection.heads.assign(static_cast<std::size_t>(view.group), head);
+  selection.finish();
+  return selection;
+}
+
+/// The part of a dump [q_heads, rows] that belongs to query head g of the view's group.
+template <typename T>
+std::span<const T> head_of(std::span<const T> dump, const StepView& view, int g) {
+  const auto rows = static_cast<std::size_t>(view.rows());
+  return dump.subspan((view.random.head + static_cast<std::size_t>(g)) * rows, rows);
+}
+
+}  // namespace
+
+std::string device_refusal(const TraceLayer& layer) {
+  const LayerInfo& info = layer.info;
+  if (info.layout == KvLayout::kLatent) return "its cache is latent, which no kernel takes";
+  if (info.v_head_dim != info.head_dim) {
+    return fmt::format("its rows of K have {} elements, those of V {}, but kernels take equal ones",
+                       info.head_dim, info.v_head_dim);
+  }
+  const HostTensor* tensors[] = {&layer.k, &layer.v, &layer.q};
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (tensors[i]->type == ElementType::kFloat32) {
+      return fmt::format("its {} is float32, but kernels take float16 or bfloat16", "kvq"[i]);
+    }
+    if (tensors[i]->type != layer.k.type) {
+      return fmt::format("its {} is {}, its k {}, but kernels take one type for q, k and v",
+                         "kvq"[i], to_string(tensors[i]->type), to_string(layer.k.type));
+    }
+  }
+  return "";
+}
+
+std::unique_ptr<GpuLayer> upload_layer(const LayerJob& job, const TraceLayer& layer) {
+  const LayerInfo& info = layer.info;
+  GpuLayerInput input;
+  input.where = fmt::format("{}: layer {}", job.trace, info.layer);
+  const std::string refusal = device_refusal(layer);
+  if (!refusal.empty()) fail<RuntimeError>("{}: {}", input.where, refusal);
+  input.type = layer.k.type;
+  input.q_heads = info.q_heads;
+  input.kv_heads = info.kv_heads;
+  input.head_dim = info.head_dim;
+  input.tokens = layer.k.shape[1];
+  const Range last = visible_rows(info, job.prompt_tokens, job.steps.back());
+  input.most_rows = last.end - last.begin;
+  input.steps = layer.q.shape[0];
+  input.k = layer.k.data.data();
+  input.v = layer.v.data.data();
+  input.q = layer.q.data.data();
+  input.sink_logits = layer.sink_logits;
+  input.scale = static_cast<float>(info.scale);
+  input.logit_cap = static_cast<float>(info.logit_cap);
+  input.prompt_tokens = visible_prompt(info, job.prompt_tokens);
+  return layer_on_gpu(input, job.methods);
+}
+
+GpuLaunch device_launch(const LayerJob& job, const LayerInfo& info, std::size_t method,
+                        std::uint64_t seed, std::int64_t step) {
+  return {method,
+          step,
+          visible_rows(info, job.prompt_tokens, step),
+          {.seed = seed,
+           .layer = static_cast<std::uint32_t>(info.layer),
+           .step = static_cast<std::uint32_t>(step),
+           .sequence = job.sequence}};
+}
+
+Selection device_selection(const NamedMethod& method, const StepView& view, const GpuOutput& output,
+                           const std::string& where) {
+  if (reads_all_rows(*method.method)) return all_rows(view);
+  Scores scores{view.rows(), {}};
+  for (int g = 0; g < view.group; ++g) {
+    const auto head = head_of(output.scores, view, g);
+    scores.values.insert(scores.values.end(), head.begin(), head.end());
+  }
+  const auto finite = [](float score) { return std::isfinite(score); };
+  if (!std::all_of(scores.values.begin(), scores.values.end(), finite)) {
+    fail<RuntimeError>("{}: {}: the kernel left scores that are not finite", where, method.name);
+  }
+  Selection selection = method.method->select(view, scores, nullptr);
+  for (int g = 0; g < view.group; ++g) {
+    const auto difference = first_difference(selection.heads[static_cast<std::size_t>(g)],
+                                             head_of(output.counts, view, g));
+    if (!difference) continue;
+    fail<RuntimeError>(
+        "{}: {}: head {}, row {}: the kernel drew it {} times, its rule {} times from the same "
+        "scores",
+        where, method.name, view.random.head + static_cast<std::uint32_t>(g), difference->row,
+        difference->dumped, difference->expected);
+  }
+  return selection;
+}
+
+}  // namespace kvsim

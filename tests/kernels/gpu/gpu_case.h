@@ -1,0 +1,44 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/device/kernel.h"
+#include "kernels/measure/gpu.h"
+#include "kernels/measure/kv_copies.h"
+#include "kernels/method.h"
+
+namespace kvsim::testing {
+
+/// A shape that kernels are checked on.
+struct GpuCase {
+  MeasureCase shape;
+  float logit_cap = 0;
+  bool sinks = false;
+  ElementType output = ElementType::kFloat32;
+
+  std::string text() const;  // "2 x 32/8/128 bf16 paged:16, contexts 5000+300, …"
+};
+
+/// All shapes (over 60), and a few of them for variants of a method.
+std::vector<GpuCase> all_cases();
+std::vector<GpuCase> few_cases();
+
+/// What a launch gave, beside what it should have.
+struct CaseResult {
+  std::string refusal;     // of the kernel; empty if it ran
+  double score_error = 0;  // largest difference from float64; infinite where a score is missing
+  bool scores_dumped = false;
+  std::int64_t differences = 0;       // rows whose count is not the rule's
+  std::int64_t draws = 0;             // Σ counts
+  std::optional<double> relative_l2;  // of the output, given the selection; empty: not finite
+  int different_launches = 0;         // later launches whose bytes were not the first's
+};
+
+/// Runs a method on a case with dumps, then `repeats` times without over the same workspace, each
+/// time into a poisoned output. Throws RuntimeError if CUDA fails.
+CaseResult run_case(const NamedMethod& method, const GpuCase& gpu_case, const DeviceLimits& limits,
+                    int repeats);
+
+}  // namespace kvsim::testing

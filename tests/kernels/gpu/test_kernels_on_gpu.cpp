@@ -1,0 +1,109 @@
+// Every CUDA kernel against float64, against its method's rule and against itself. Without a GPU
+// each test says that it was skipped.
+
+#include <optional>
+
+#include "core/error.h"
+#include "tests/catch.h"
+#include "tests/kernels/gpu/gpu_case.h"
+
+namespace kvsim {
+namespace {
+
+using testing::CaseResult;
+using testing::GpuCase;
+
+constexpr double kScoreError = 1e-3;
+// Dense rounds its weights to 16 bits for the tensor cores, samplers add rows in float32.
+constexpr double kDenseError = 4e-3;
+constexpr double kSampledError = 1e-4;
+constexpr double kStoredError = 4e-3;  // of an output that is stored in 16 bits
+constexpr int kRepeats = 5;
+
+/// The GPU's limits, or nothing, which is said.
+std::optional<DeviceLimits> limits_or_skip() {
+  try {
+    return gpu_info().limits;
+  } catch (const RuntimeError& error) {
+    WARN("GPU-TEST-SKIPPED: " << error.what());
+    return std::nullopt;
+  }
+}
+
+/// False if the kernel refuses the case, which is said.
+bool check_case(const std::string& spec, const GpuCase& gpu_case, const DeviceLimits& limits,
+                int repeats) {
+  const NamedMethod method = make_method(spec);
+  const CaseResult result = run_case(method, gpu_case, limits, repeats);
+  INFO(spec << " on " << gpu_case.text());
+  if (!result.refusal.empty()) {
+    WARN("refused: " << result.refusal);
+    return false;
+  }
+  const bool samples = method.name != "dense";
+  double tolerance = samples ? kSampledError : kDenseError;
+  if (gpu_case.output != ElementType::kFloat32) tolerance = kStoredError;
+  REQUIRE(result.relative_l2.has_value());
+  CHECK(*result.relative_l2 < tolerance);
+  CHECK(result.different_launches == 0);
+  CHECK(result.score_error < kScoreError);
+  CHECK(result.differences == 0);
+  CHECK(result.scores_dumped == samples);
+  if (samples) {
+    const auto heads =
+        static_cast<std::int64_t>(gpu_case.shape.contexts.size()) * gpu_case.shape.q_heads;
+    CHECK(result.draws == heads * method.parameters.integer("samples", 1, 1 << 20));
+  }
+  return true;
+}
+
+TEST_CASE("kernels: every method on every shape", "[gpu]") {
+  const std::string spec =
+      GENERATE(as<std::string>{}, "dense", "santa-sys", "santa-strat", "santa-prop");
+  const std::optional<DeviceLimits> limits = limits_or_skip();
+  if (!limits) return;
+  int ran = 0;
+  for (const GpuCase& gpu_case : testing::all_cases()) {
+    ran += check_case(spec, gpu_case, *limits, kRepeats);
+  }
+  INFO(spec);
+  CHECK(ran >= 60);
+}
+
+TEST_CASE("kernels: every variant of the samplers", "[gpu]") {
+  const std::string spec = GENERATE(
+      as<std::string>{}, "santa-sys:samples=1", "santa-sys:samples=7", "santa-sys:samples=1000",
+      "santa-sys:implementation=fallback", "santa-sys:implementation=fallback,samples=7",
+      "santa-strat:samples=1", "santa-strat:samples=7", "santa-strat:samples=1000",
+      "santa-strat:implementation=fallback", "santa-prop:samples=1", "santa-prop:samples=7",
+      "santa-prop:samples=1000", "santa-prop:mode=unbiased", "santa-prop:offsets=tile",
+      "santa-prop:mode=unbiased,offsets=tile", "santa-prop:tile=32", "santa-prop:tile=64",
+      "santa-prop:tile=128", "santa-prop:tile=256", "santa-prop:tile=32,mode=unbiased",
+      "santa-prop:implementation=fallback",
+      "santa-prop:implementation=fallback,samples=33,mode=unbiased,tile=64");
+  const std::optional<DeviceLimits> limits = limits_or_skip();
+  if (!limits) return;
+  int ran = 0;
+  for (const GpuCase& gpu_case : testing::few_cases()) {
+    ran += check_case(spec, gpu_case, *limits, kRepeats);
+  }
+  INFO(spec);
+  CHECK(ran >= 5);  // many samples of many small tiles do not fit where contexts are long
+}
+
+TEST_CASE("kernels: a hundred launches give the same bytes", "[gpu]") {
+  const std::string spec =
+      GENERATE(as<std::string>{}, "dense", "santa-sys", "santa-strat", "santa-prop",
+               "santa-sys:implementation=fallback", "santa-prop:implementation=fallback");
+  const std::optional<DeviceLimits> limits = limits_or_skip();
+  if (!limits) return;
+  const std::vector<GpuCase> cases = testing::few_cases();
+  for (const std::size_t index : {3, 6}) CHECK(check_case(spec, cases[index], *limits, 100));
+}
+
+TEST_CASE("kernels: the shapes that they are checked on cover what they must") {
+  CHECK(testing::all_cases().size() >= 60);
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,315 @@
+// Replays on the GPU. Without one a stand-in, which computes on the CPU what kernels would, drives
+// everything around them; with one the real kernels run ([gpu]).
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "core/error.h"
+#include "kernels/attention.h"
+#include "kernels/measure/gpu.h"
+#include "models/presets.h"
+#include "sim/device_layer.h"
+#include "sim/document.h"
+#include "sim/kv_dtype.h"
+#include "sim/replay.h"
+#include "sim/report.h"
+#include "tests/catch.h"
+#include "tests/sim/program.h"
+#include "tests/sim/small_trace.h"
+
+namespace kvsim {
+namespace {
+
+using testing::Approx;
+using testing::ContainsSubstring;
+using testing::SmallTrace;
+using testing::TemporaryFolder;
+
+/// What a stand-in is to do wrong.
+struct Fault {
+  int head = -1;  // query head one of whose counts is wrong
+  std::int64_t row = 0;
+};
+
+/// Answers as kernels would, from exact scores and the methods' own rules.
+class StandIn : public GpuLayer {
+ public:
+  StandIn(const GpuLayerInput& input, std::span<const NamedMethod> methods, Fault fault)
+      : input_(input), methods_(methods), fault_(fault) {}
+
+  void enqueue(const GpuLaunch& launch) override {
+    REQUIRE(enqueued_ - taken_ < 2);
+    Slot& slot = slots_[enqueued_++ % 2];
+    slot = {};
+    for (int h = 0; h < input_.kv_heads; ++h) answer(launch, h, slot);
+    if (fault_.head >= 0) {
+      slot.counts[static_cast<std::size_t>(fault_.head * (launch.rows.end - launch.rows.begin) +
+                                           fault_.row)] += 1;
+    }
+  }
+  GpuOutput take() override {
+    REQUIRE(taken_ < enqueued_);
+    const Slot& slot = slots_[taken_++ % 2];
+    return {slot.output, slot.scores, slot.counts};
+  }
+  std::vector<Estimate> times(const GpuLaunch& launch, std::span<const std::int64_t> steps,
+                              bool cold) override {
+    CHECK(taken_ == enqueued_);
+    CHECK(cold);
+    CHECK(launch.step == steps[steps.size() / 2]);
+    std::vector<Estimate> result;
+    for (std::size_t i = 0; i < methods_.size(); ++i) {
+      const auto us = static_cast<double>(i + 1);
+      result.push_back({us, us - 0.5, us + 1, Source::kMeasured});
+    }
+    return result;
+  }
+
+ private:
+  struct Slot {
+    std::vector<float> output;
+    std::vector<float> scores;
+    std::vector<std::uint32_t> counts;
+  };
+
+  RowsView rows_of(const std::byte* data, int kv_head, const Range& rows) const {
+    return RowsView{data + 2 * kv_head * input_.tokens * input_.head_dim, input_.type,
+                    input_.tokens, input_.head_dim, input_.head_dim}
+        .slice(rows.begin, rows.end);
+  }
+
+  void answer(const GpuLaunch& launch, int kv_head, Slot& slot) const {
+    const int group = input_.q_heads / input_.kv_heads;
+    const std::int64_t first = launch.step * input_.q_heads + kv_head * group;
+    std::vector<float> queries(static_cast<std::size_t>(group * input_.head_dim));
+    load_rows(
+        {input_.q, input_.type, input_.steps * input_.q_heads, input_.head_dim, input_.head_dim},
+        first, first + group, input_.head_dim, queries.data());
+    StepView view;
+    view.k = rows_of(input_.k, kv_head, launch.rows);
+    view.v = rows_of(input_.v, kv_head, launch.rows);
+    view.queries = queries;
+    view.group = group;
+    view.scale = input_.scale;
+    view.logit_cap = input_.logit_cap;
+    if (!input_.sink_logits.empty()) {
+      view.sink_logits = input_.sink_logits.subspan(static_cast<std::size_t>(kv_head * group),
+                                                    static_cast<std::size_t>(group));
+    }
+    view.prompt_tokens = input_.prompt_tokens;
+    view.random = launch.random;
+    view.random.head = static_cast<std::uint32_t>(kv_head * group);
+    const Method& method = *methods_[launch.method].method;
+    const Scores scores = exact_scores(view);
+    const Selection selection = method.select(view, scores, nullptr);
+    append(method.attend(view, selection), slot.output);
+    append(scores.values, slot.scores);
+    for (const HeadSelection& head : selection.heads) count(head, view.rows(), slot.counts);
+  }
+
+  static void append(const std::vector<float>& values, std::vector<float>& to) {
+    to.insert(to.end(), values.begin(), values.end());
+  }
+  static void count(const HeadSelection& head, std::int64_t rows, std::vector<std::uint32_t>& to) {
+    const std::size_t begin = to.size();
+    to.resize(begin + static_cast<std::size_t>(rows), 0);
+    std::size_t next = 0;
+    for (const Range& range : head.v_rows.ranges()) {
+      for (std::int64_t r = range.begin; r < range.end; ++r) {
+        to[begin + static_cast<std::size_t>(r)] = static_cast<std::uint32_t>(head.weights[next++]);
+      }
+    }
+  }
+
+  GpuLayerInput input_;
+  std::span<const NamedMethod> methods_;
+  Fault fault_;
+  Slot slots_[2];
+  std::size_t enqueued_ = 0;
+  std::size_t taken_ = 0;
+};
+
+/// Puts stand-ins in the place of the GPU while it lives.
+class StandInGpu {
+ public:
+  explicit StandInGpu(Fault fault = {}) : real_(measure_backend()) {
+    measure_backend().info = [] {
+      GpuInfo info;
+      info.name = "Stand-in";
+      info.driver = "1.2";
+      return info;
+    };
+    measure_backend().layer = [fault](const GpuLayerInput& input,
+                                      std::span<const NamedMethod> methods) {
+      return std::unique_ptr<GpuLayer>(std::make_unique<StandIn>(input, methods, fault));
+    };
+  }
+  ~StandInGpu() { measure_backend() = real_; }
+  StandInGpu(const StandInGpu&) = delete;
+  StandInGpu& operator=(const StandInGpu&) = delete;
+
+ private:
+  MeasureBackend real_;
+};
+
+const std::vector<std::string> kMethods{"dense", "santa-sys:samples=32", "santa-prop:samples=32"};
+
+ReplayOptions options_for(const std::string& trace, bool on_gpu) {
+  ReplayOptions options;
+  options.traces = {trace};
+  options.methods = kMethods;
+  options.repeats = 3;
+  options.threads = 2;
+  options.targets = {gpu_target(Presets().gpu("h200_sxm"), parse_kv_dtype("bf16").format,
+                                parse_cache_layout("hnd"), CacheState::kCold)};
+  options.on_gpu = on_gpu;
+  return options;
+}
+
+Json document_of(const Replay& replay) {
+  DocumentOptions about;
+  about.gpu = "h200_sxm";
+  about.kv_dtype = "bf16";
+  return replay_document(replay, about);
+}
+
+TEST_CASE("device replay: given the CPU's scores and outputs, all figures are the CPU's") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  SmallTrace{.window_of_second = 100, .logit_cap = 20, .sinks = true}.write(path);
+  const Json cpu = document_of(replay(options_for(path, false)));
+  const StandInGpu gpu;
+  Json cuda = document_of(replay(options_for(path, true)));
+  for (std::size_t i = 0; i < kMethods.size(); ++i) {
+    Json& method = cuda.at("methods").at(i);
+    CHECK(method.at("device") == "cuda");
+    CHECK(method.at("time").at("measured_us").is_null());
+    CHECK(method.at("time").at("measured_us_reason") == "not timed, for lack of --measure");
+    const Json& other = cpu.at("methods").at(i);
+    for (const char* key : {"error", "selection", "traffic", "ops", "energy", "empty_heads"}) {
+      INFO(kMethods[i] << ": " << key);
+      CHECK(method.at(key) == other.at(key));
+    }
+    CHECK(method.at("by_layer").at(1).at("statistics") ==
+          other.at("by_layer").at(1).at("statistics"));
+  }
+}
+
+TEST_CASE("device replay: a draw that is not the rule's is an error that names the row") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  SmallTrace{}.write(path);
+  const StandInGpu gpu({.head = 3, .row = 17});
+  CHECK_THROWS_WITH(
+      replay(options_for(path, true)),
+      ContainsSubstring("a.h5: layer 1, step 0, KV head 1: santa-sys: head 3, row 17"));
+}
+
+TEST_CASE("device replay: measured times stand beside the predicted ones") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  SmallTrace{}.write(path);
+  const StandInGpu gpu;
+  ReplayOptions options = options_for(path, true);
+  options.measure = true;
+  const Json document = document_of(replay(options));
+  const Json& time = document.at("methods").at(1).at("time");
+  CHECK(time.at("measured_us").at("value").get<double>() == Approx(2));
+  CHECK(time.at("measured_us").at("low").get<double>() == Approx(1.5));
+  CHECK(time.at("measured_us").at("high").get<double>() == Approx(3));
+  CHECK(time.at("measured_us").at("source") == "measured");
+  CHECK(!time.contains("measured_us_reason"));
+  const Json& layer = document.at("methods").at(2).at("by_layer").at(1).at("time");
+  CHECK(layer.at("measured_us").at("value").get<double>() == Approx(3));
+  CHECK_THAT(replay_report(document), ContainsSubstring("measured"));
+  CHECK_THAT(document.at("notes").dump(), ContainsSubstring("Stand-in, driver 1.2"));
+}
+
+TEST_CASE("device replay: what no kernel takes is refused by name") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  const StandInGpu gpu;
+  SmallTrace{.type = ElementType::kFloat32}.write(path);
+  CHECK_THROWS_WITH(
+      replay(options_for(path, true)),
+      ContainsSubstring("a.h5: layer 1: its k is float32, but kernels take float16 or bfloat16"));
+  const std::string latent = folder.file("latent.h5");
+  SmallTrace{.latent = true}.write(latent);
+  CHECK_THROWS_WITH(replay(options_for(latent, true)), ContainsSubstring("its cache is latent"));
+}
+
+TEST_CASE("device replay: without a GPU it says so and exits with 1") {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // hides the GPU of a machine that has one
+  const TemporaryFolder folder;
+  SmallTrace{}.write(folder.file("a.h5"));
+  const testing::ProgramResult result =
+      run_program(folder, "replay a.h5 --method dense --device cuda -o run.h5");
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  INFO(result.err);
+  CHECK(result.status == 1);
+  CHECK(result.out.empty());
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  CHECK((result.err.find("this build has no CUDA kernels") != std::string::npos ||
+         result.err.find("no CUDA device") != std::string::npos));
+  CHECK(!std::filesystem::exists(folder.file("run.h5")));
+}
+
+TEST_CASE("device replay: methods without a kernel are refused by name") {
+  if (!measure_backend().info) {
+    WARN("GPU-TEST-SKIPPED: this build has no CUDA kernels");
+    return;
+  }
+  const TemporaryFolder folder;
+  SmallTrace{}.write(folder.file("a.h5"));
+  const std::string base = "replay a.h5 --device cuda --method dense --method ";
+  const auto check = [&](const std::string& spec, const std::string& culprit) {
+    const testing::ProgramResult result = run_program(folder, base + spec);
+    INFO(result.err);
+    CHECK(result.status == 2);
+    CHECK_THAT(result.err, ContainsSubstring(culprit));
+  };
+  check("skeleton", "method with a CUDA kernel 'skeleton', expected one of: dense");
+  check("dense:implementation=published", "implementation=published is a cost model only");
+}
+
+TEST_CASE("device replay: kernels on the GPU agree with the CPU", "[gpu]") {
+  try {
+    gpu_info();
+  } catch (const RuntimeError& error) {
+    WARN("GPU-TEST-SKIPPED: " << error.what());
+    return;
+  }
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  SmallTrace{.prompt_tokens = 1000,
+             .q_heads = 8,
+             .head_dim = 64,
+             .window_of_second = 300,
+             .logit_cap = 20,
+             .sinks = true,
+             .type = GENERATE(ElementType::kBfloat16, ElementType::kFloat16)}
+      .write(path);
+  const Json cpu = document_of(replay(options_for(path, false)));
+  ReplayOptions options = options_for(path, true);
+  options.measure = true;
+  const Json cuda = document_of(replay(options));  // throws where a selection is not the rule's
+  for (std::size_t i = 0; i < kMethods.size(); ++i) {
+    INFO(kMethods[i]);
+    const Json& here = cuda.at("methods").at(i);
+    const Json& there = cpu.at("methods").at(i);
+    // Scores differ in their last bits, so few rows do.
+    const auto rows = [](const Json& method) {
+      return method.at("selection").at("rows_per_head_mean").get<double>();
+    };
+    const auto error = [](const Json& method) {
+      return method.at("error").at("relative_l2").at("mean").get<double>();
+    };
+    CHECK(rows(here) == Approx(rows(there)).epsilon(0.01));
+    CHECK(std::abs(error(here) - error(there)) < 0.005 + 0.02 * error(there));
+    CHECK(here.at("time").at("measured_us").at("value").get<double>() > 0);
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
