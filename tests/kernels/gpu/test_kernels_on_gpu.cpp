@@ -1,6 +1,7 @@
 // Every CUDA kernel against float64, against its method's rule and against itself. Without a GPU
 // each test says that it was skipped.
 
+#include <algorithm>
 #include <optional>
 
 #include "core/error.h"
@@ -14,7 +15,7 @@ using testing::CaseResult;
 using testing::GpuCase;
 
 constexpr double kScoreError = 1e-3;
-// Dense rounds its weights to 16 bits for the tensor cores, samplers add rows in float32.
+// Dense rounds its weights to 16 bits for the tensor cores, the others add rows in float32.
 constexpr double kDenseError = 4e-3;
 constexpr double kSampledError = 1e-4;
 constexpr double kStoredError = 4e-3;  // of an output that is stored in 16 bits
@@ -28,6 +29,18 @@ std::optional<DeviceLimits> limits_or_skip() {
     WARN("GPU-TEST-SKIPPED: " << error.what());
     return std::nullopt;
   }
+}
+
+/// Σ of the counts of all heads: every sample is a row, and every one of the keys of top-k.
+std::int64_t draws_of(const NamedMethod& method, const MeasureCase& shape) {
+  constexpr std::int64_t kMost = 1 << 20;
+  const bool topk = method.name == "topk";
+  const std::int64_t of_head = method.parameters.integer(topk ? "keys" : "samples", 1, kMost);
+  std::int64_t draws = 0;
+  for (const std::int64_t context : shape.contexts) {
+    draws += shape.q_heads * (topk ? std::min(of_head, context) : of_head);
+  }
+  return draws;
 }
 
 /// False if the kernel refuses the case, which is said.
@@ -49,17 +62,13 @@ bool check_case(const std::string& spec, const GpuCase& gpu_case, const DeviceLi
   CHECK(result.score_error < kScoreError);
   CHECK(result.differences == 0);
   CHECK(result.scores_dumped == samples);
-  if (samples) {
-    const auto heads =
-        static_cast<std::int64_t>(gpu_case.shape.contexts.size()) * gpu_case.shape.q_heads;
-    CHECK(result.draws == heads * method.parameters.integer("samples", 1, 1 << 20));
-  }
+  CHECK(result.draws == (samples ? draws_of(method, gpu_case.shape) : 0));
   return true;
 }
 
 TEST_CASE("kernels: every method on every shape", "[gpu]") {
-  const std::string spec =
-      GENERATE(as<std::string>{}, "dense", "santa-sys", "santa-strat", "santa-prop");
+  const std::string spec = GENERATE(as<std::string>{}, "dense", "topk", "santa-iid", "santa-strat",
+                                    "santa-sys", "santa-prop");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   int ran = 0;
@@ -70,13 +79,15 @@ TEST_CASE("kernels: every method on every shape", "[gpu]") {
   CHECK(ran >= 60);
 }
 
-TEST_CASE("kernels: every variant of the samplers", "[gpu]") {
+TEST_CASE("kernels: variants of the samplers and of top-k", "[gpu]") {
   const std::string spec = GENERATE(
-      as<std::string>{}, "santa-sys:samples=1", "santa-sys:samples=7", "santa-sys:samples=1000",
-      "santa-sys:implementation=fallback", "santa-sys:implementation=fallback,samples=7",
-      "santa-strat:samples=1", "santa-strat:samples=7", "santa-strat:samples=1000",
-      "santa-strat:implementation=fallback", "santa-prop:samples=1", "santa-prop:samples=7",
-      "santa-prop:samples=1000", "santa-prop:mode=unbiased", "santa-prop:offsets=tile",
+      as<std::string>{}, "topk:keys=1", "topk:keys=1000", "santa-iid:samples=1",
+      "santa-iid:samples=7", "santa-iid:samples=1000", "santa-sys:samples=1", "santa-sys:samples=7",
+      "santa-sys:samples=1000", "santa-sys:implementation=fallback",
+      "santa-sys:implementation=fallback,samples=7", "santa-strat:samples=1",
+      "santa-strat:samples=7", "santa-strat:samples=1000", "santa-strat:implementation=fallback",
+      "santa-prop:samples=1", "santa-prop:samples=7", "santa-prop:samples=1000",
+      "santa-prop:mode=unbiased", "santa-prop:offsets=tile",
       "santa-prop:mode=unbiased,offsets=tile", "santa-prop:tile=32", "santa-prop:tile=64",
       "santa-prop:tile=128", "santa-prop:tile=256", "santa-prop:tile=32,mode=unbiased",
       "santa-prop:implementation=fallback",
@@ -92,9 +103,9 @@ TEST_CASE("kernels: every variant of the samplers", "[gpu]") {
 }
 
 TEST_CASE("kernels: a hundred launches give the same bytes", "[gpu]") {
-  const std::string spec =
-      GENERATE(as<std::string>{}, "dense", "santa-sys", "santa-strat", "santa-prop",
-               "santa-sys:implementation=fallback", "santa-prop:implementation=fallback");
+  const std::string spec = GENERATE(
+      as<std::string>{}, "dense", "topk", "santa-iid", "santa-sys", "santa-strat", "santa-prop",
+      "santa-sys:implementation=fallback", "santa-prop:implementation=fallback");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   const std::vector<GpuCase> cases = testing::few_cases();
