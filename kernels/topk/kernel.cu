@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     topk_kernel(const __grid_constant__ TopkArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.stream.partials.launches.read();
-  SantaStream<T, D, kHeads8, kLarge, ScoreKeys>(arguments.stream, shared).run();
+  SantaStream<T, D, kHeads8, kLarge, ScoreKeys>(arguments.stream, shared).run(launches);
   __syncthreads();
   TopkGather<T, D, kLarge>(arguments, shared).run(launches);
 }
