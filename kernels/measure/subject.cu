@@ -105,7 +105,7 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
   }
   // What the kernel says it drew is what its output must be of, right or wrong.
   const bool right = !weights.empty() && times.selection_differences == 0;
-  if (dumps.draws > 0 && !right) weights = weights_from(dumps.counts, dumped.dump_stride);
+  if (selects && dumps.draws > 0 && !right) weights = weights_from(dumps.counts, dumped.dump_stride);
   if (selects && weights.empty()) {
     fail<RuntimeError>(
         "{}: its kernel dumps neither scores nor counts, or there are over {} of them", spec_,
