@@ -136,7 +136,7 @@ struct NamedMethod {
   Parameters parameters;
   std::unique_ptr<Method> method;
 };
-NamedMethod make_method(std::string_view spec);
+NamedMethod make_method(std::string_view text);
 
 }  // namespace kvsim
 

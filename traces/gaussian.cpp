@@ -74,9 +74,9 @@ inline SineCosine circle(double v) {
 /// GCC from vectorising a loop.
 void box_muller(const std::array<std::uint32_t, 2 * kBlocks>& radius_words,
                 const std::array<std::uint32_t, 2 * kBlocks>& angle_words, float* out) {
-  std::array<double, 2 * kBlocks> radius;
-  std::array<double, 2 * kBlocks> cosines;
-  std::array<double, 2 * kBlocks> sines;
+  std::array<double, 2 * kBlocks> radius{};
+  std::array<double, 2 * kBlocks> cosines{};
+  std::array<double, 2 * kBlocks> sines{};
 #pragma omp simd
   for (std::size_t i = 0; i < radius.size(); ++i) {
     radius[i] = -2 * logarithm((static_cast<double>(radius_words[i]) + 0.5) * 0x1p-32);
@@ -97,9 +97,9 @@ void fill_gaussian(const RandomStream& stream, std::int64_t first, std::span<flo
   KVSIM_CHECK(first >= 0 && first % 4 == 0);
   KVSIM_CHECK((first + static_cast<std::int64_t>(out.size())) / 4 < (std::int64_t{1} << 32));
   constexpr std::size_t kNumbers = 4 * kBlocks;
-  std::array<std::uint32_t, 2 * kBlocks> radius_words;
-  std::array<std::uint32_t, 2 * kBlocks> angle_words;
-  std::array<float, kNumbers> numbers;
+  std::array<std::uint32_t, 2 * kBlocks> radius_words{};
+  std::array<std::uint32_t, 2 * kBlocks> angle_words{};
+  std::array<float, kNumbers> numbers{};
   for (std::size_t done = 0; done < out.size(); done += kNumbers) {
     const auto block = static_cast<std::uint32_t>((first + static_cast<std::int64_t>(done)) / 4);
     for (std::uint32_t i = 0; i < kBlocks; ++i) {

@@ -48,7 +48,7 @@ class Attributes {
     return 1;
   }
 
-  std::string text(const char* name, std::optional<std::string> fallback = std::nullopt) {
+  std::string text(const char* name, const std::optional<std::string>& fallback = std::nullopt) {
     const std::string value =
         get<std::string>(name, &hdf5::File::string_attribute, fallback).value_or("");
     if (is_utf8(value)) return value;

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "kernels/device/check.h"
+#include "kernels/device/check.cuh"
 #include "kernels/device/exchange.cuh"
 #include "kernels/device/kernel.h"
 #include "kernels/device/launch.cuh"

@@ -149,7 +149,7 @@ class TeamSum {
   }
 
  private:
-  static constexpr int kWarpsLog2 = kWarps == 8 ? 3 : 2;
+  static constexpr int kWarpsLog2 = kWarps == 8 ? 3 : (kWarps == 4 ? 2 : 1);
   static_assert(1 << kWarpsLog2 == kWarps);
 
   __device__ static void add(Weighted& sum, const Weighted& other) {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/device_limits.h"
-#include "kernels/device/check.h"
+#include "kernels/device/check.cuh"
 #include "kernels/device/step.h"
 
 namespace kvsim {

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/device/buffer.h"
+#include "kernels/device/buffer.cuh"
 #include "kernels/device/kernel.h"
 #include "kernels/measure/gpu.h"
 #include "kernels/measure/gpu_layer.h"
-#include "kernels/measure/graph_timer.h"
-#include "kernels/measure/kv_copies.h"
+#include "kernels/measure/graph_timer.cuh"
+#include "kernels/measure/kv_copies.cuh"
 #include "kernels/measure/statistics.h"
 
 namespace kvsim {

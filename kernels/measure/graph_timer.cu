@@ -2,7 +2,7 @@
 #include <chrono>
 #include <utility>
 
-#include "kernels/measure/graph_timer.h"
+#include "kernels/measure/graph_timer.cuh"
 #include "kernels/measure/statistics.h"
 
 namespace kvsim {

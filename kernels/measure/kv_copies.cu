@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/device/units.cuh"
-#include "kernels/measure/kv_copies.h"
+#include "kernels/measure/kv_copies.cuh"
 
 namespace kvsim {
 namespace {

@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "kernels/measure/board.h"
-#include "kernels/measure/graph_timer.h"
-#include "kernels/measure/kv_copies.h"
-#include "kernels/measure/read_ceiling.h"
+#include "kernels/measure/graph_timer.cuh"
+#include "kernels/measure/kv_copies.cuh"
+#include "kernels/measure/read_ceiling.cuh"
 #include "kernels/measure/statistics.h"
-#include "kernels/measure/subject.h"
+#include "kernels/measure/subject.cuh"
 
 namespace kvsim {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "core/float16.h"
-#include "kernels/device/buffer.h"
+#include "kernels/device/buffer.cuh"
 #include "kernels/device/units.cuh"
-#include "kernels/measure/oracle.h"
+#include "kernels/measure/oracle.cuh"
 
 // Deliberately plain: no tensor cores, no code shared with the kernels but where a row lies.
 

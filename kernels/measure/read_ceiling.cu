@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "kernels/measure/read_ceiling.h"
+#include "kernels/measure/read_ceiling.cuh"
 
 namespace kvsim {
 namespace {

@@ -1,9 +1,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/measure/oracle.h"
+#include "kernels/measure/oracle.cuh"
 #include "kernels/measure/selection.h"
-#include "kernels/measure/subject.h"
+#include "kernels/measure/subject.cuh"
 
 namespace kvsim {
 namespace {
@@ -105,7 +105,8 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
   }
   // What the kernel says it drew is what its output must be of, right or wrong.
   const bool right = !weights.empty() && times.selection_differences == 0;
-  if (selects && dumps.draws > 0 && !right) weights = weights_from(dumps.counts, dumped.dump_stride);
+  if (selects && dumps.draws > 0 && !right)
+    weights = weights_from(dumps.counts, dumped.dump_stride);
   if (selects && weights.empty()) {
     fail<RuntimeError>(
         "{}: its kernel dumps neither scores nor counts, or there are over {} of them", spec_,

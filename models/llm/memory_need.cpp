@@ -12,7 +12,8 @@ MemoryNeed memory_need(const Llm& llm, const MemorySystem& memory, const KvForma
     const auto index = static_cast<std::size_t>(layer);
     const std::int64_t window = index < llm.windows.size() ? llm.windows[index] : 0;
     const std::int64_t kept = window > 0 ? std::min(window, context) : context;
-    rows += static_cast<double>((kept + page - 1) / page * page);
+    const std::int64_t pages = (kept + page - 1) / page;
+    rows += static_cast<double>(pages * page);
   }
   const double row_bytes = format.row_bytes(llm.head_dim) + format.row_bytes(llm.v_head_dim);
   return {llm.stored_weight_bytes, batch * rows * llm.kv_heads * row_bytes, memory.capacity_bytes};

@@ -221,11 +221,11 @@ double grid_bytes(double stride, int granule) {
 }
 
 struct RandomRows {
-  double rows;
-  double tokens;
-  int heads;
+  double rows = 0;
+  double tokens = 0;
+  int heads = 0;
   RowSize row;
-  bool token_major;
+  bool token_major = false;
 
   /// Expected number of granules that hold a part of a drawn row. A granule overlaps a row that
   /// begins less than the row's bytes before it or less than a granule after its begin; the number

@@ -96,7 +96,8 @@ struct UnitTime {
 };
 
 LevelTime compute_time(const Stage& stage, const Machine& machine) {
-  std::array<UnitTime, kOps * kPhases> units;  // a stage holds fewer counts
+  // More than a stage holds; not cleared, as this is the hot loop of a sweep.
+  std::array<UnitTime, kOps * kPhases> units;  // NOLINT(cppcoreguidelines-pro-type-member-init)
   std::size_t used = 0;
   for (const OpCount& item : stage.ops) {
     const OpCost& cost = machine.op(stage, item);
@@ -129,7 +130,7 @@ void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machin
     visit("round_trips", Limit::kLatency, machine.round_trip_us * stage.dependent_trips);
   }
   struct Level {
-    Limit limit;
+    Limit limit = Limit::kLatency;
     LevelTime time;
   };
   const std::array<Level, 3> levels{{{Limit::kDram, dram_time(stage, traffic, machine)},

@@ -1,4 +1,4 @@
-#include "tests/kernels/gpu/gpu_case.h"
+#include "tests/kernels/gpu/gpu_case.cuh"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/measure/oracle.h"
+#include "kernels/measure/oracle.cuh"
 #include "kernels/measure/selection.h"
 
 namespace kvsim::testing {

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "tests/catch.h"
-#include "tests/kernels/gpu/gpu_case.h"
+#include "tests/kernels/gpu/gpu_case.cuh"
 
 namespace kvsim {
 namespace {

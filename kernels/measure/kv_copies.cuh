@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/device/buffer.h"
+#include "kernels/device/buffer.cuh"
 #include "kernels/device/step.h"
 #include "kernels/measure/gpu.h"
 

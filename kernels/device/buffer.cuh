@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "kernels/device/check.h"
+#include "kernels/device/check.cuh"
 
 namespace kvsim {
 

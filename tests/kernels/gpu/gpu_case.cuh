@@ -6,7 +6,7 @@
 
 #include "kernels/device/kernel.h"
 #include "kernels/measure/gpu.h"
-#include "kernels/measure/kv_copies.h"
+#include "kernels/measure/kv_copies.cuh"
 #include "kernels/method.h"
 
 namespace kvsim::testing {

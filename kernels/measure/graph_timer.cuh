@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/device/buffer.h"
+#include "kernels/device/buffer.cuh"
 
 namespace kvsim {
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/device/buffer.h"
+#include "kernels/device/buffer.cuh"
 #include "kernels/device/kernel.h"
 #include "kernels/measure/gpu.h"
-#include "kernels/measure/kv_copies.h"
+#include "kernels/measure/kv_copies.cuh"
 #include "kernels/method.h"
 
 namespace kvsim {
