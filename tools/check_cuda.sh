@@ -14,7 +14,7 @@ nvcc_command=("$nvcc")
 ! command -v ccache >/dev/null || nvcc_command=(ccache "$nvcc")
 
 # As cmake/KvsimBuild.cmake has them.
-flags=(-std=c++20 -O3 -I. -DFMT_USE_CONSTEXPR=1 -DFMT_HEADER_ONLY --expt-relaxed-constexpr
+flags=(-std=c++20 -O3 -DNDEBUG -I. -DFMT_USE_CONSTEXPR=1 -DFMT_HEADER_ONLY --expt-relaxed-constexpr
   --fmad=false -isystem /usr/include/eigen3 -diag-suppress=20012,20208 -Werror=all-warnings
   "-Xcompiler=-Wall,-Wextra,-Wconversion,-Wshadow,-Werror,-ffp-contract=off,-march=x86-64-v3,-fopenmp"
   -Xptxas=-v)

@@ -18,7 +18,6 @@ namespace {
 using namespace device;
 
 constexpr float kLog2e = 1.44269504f;
-constexpr int kLeastUnitsPerWarp = 1;
 
 struct DenseArguments {
   DeviceStep step;
@@ -363,18 +362,12 @@ __global__ void __launch_bounds__(DenseShape<D, kHeads8, kLarge>::kThreads, 1)
   DenseCta<T, D, kHeads8, kLarge>(arguments, shared).run();
 }
 
-struct DenseLaunch {
-  template <typename T, int D, int kHeads8, bool kLarge>
-  void run(const DenseArguments& arguments, CUstream_st* stream) const {
-    using Shape = DenseShape<D, kHeads8, kLarge>;
-    launch(dense_kernel<T, D, kHeads8, kLarge>, arguments, arguments.split.ctas, Shape::kThreads,
-           Shape::kSharedBytes, stream, /*cooperative=*/true);
-  }
-};
-
 class DenseKernel : public Kernel {
  public:
+  explicit DenseKernel(bool published) : published_(published) {}
+
   std::string refusal(const DeviceStep& step, const DeviceLimits&) const override {
+    if (published_) return "implementation=published, which has no kernel of ours";
     return step_refusal(step);
   }
 
@@ -388,15 +381,17 @@ class DenseKernel : public Kernel {
                                    step.group()};
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      DenseLaunch().run<typename I::Element, I::kDim, I::kHeads8, I::kLarge>(arguments, stream);
+      using Shape = DenseShape<I::kDim, I::kHeads8, I::kLarge>;
+      kvsim::launch(dense_kernel<typename I::Element, I::kDim, I::kHeads8, I::kLarge>, arguments,
+                    arguments.split.ctas, Shape::kThreads, Shape::kSharedBytes, stream,
+                    /*cooperative=*/true);
     });
   }
 
  private:
   static TeamSplit split(const DeviceStep& step, const DeviceLimits& limits) {
     const int warps = head_class(step.head_dim) == 256 ? 4 : 8;
-    return plan_teams(contexts_of(step), step.kv_heads, kUnitTokens, limits.sms,
-                      warps * kLeastUnitsPerWarp);
+    return plan_teams(contexts_of(step), step.kv_heads, kUnitTokens, limits.sms, warps);
   }
 
   static std::pair<Partials, std::size_t> layout(const DeviceStep& step, const DeviceLimits& limits,
@@ -410,10 +405,13 @@ class DenseKernel : public Kernel {
         carver.take<TaggedPair>(rows * static_cast<std::size_t>(head_class(step.head_dim)) / 2);
     return {partials, carver.bytes()};
   }
+
+  bool published_;
 };
 
-KVSIM_REGISTER_KERNEL("dense", KernelInfo{.make = [](const Parameters&) {
-                        return std::make_unique<DenseKernel>();
+KVSIM_REGISTER_KERNEL("dense", KernelInfo{.make = [](const Parameters& p) {
+                        return std::make_unique<DenseKernel>(p.choice("implementation") ==
+                                                             "published");
                       }});
 
 }  // namespace

@@ -21,8 +21,9 @@ class Kernel {
 
   /// Why this kernel cannot run the step (head size, group, layout …); empty if it can.
   virtual std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const = 0;
-  /// Device memory for tickets, exchanges and partial results. The caller zeroes it once; every
-  /// launch leaves it as the next one needs it. One workspace serves one launch at a time.
+  /// Device memory for exchanges and partial results. The caller zeroes it once; every launch
+  /// leaves it as the next one of equal contexts, heads and limits needs it, others want it zeroed
+  /// again. One workspace serves one launch at a time.
   virtual std::size_t workspace_bytes(const DeviceStep& step, const DeviceLimits& limits) const = 0;
   /// Enqueues the whole method; may be captured in a graph. Throws RuntimeError if CUDA refuses.
   virtual void launch(const DeviceStep& step, const DeviceLimits& limits, std::byte* workspace,

@@ -8,7 +8,7 @@ namespace kvsim {
 namespace {
 
 /// Above this many tokens per team contiguous shares read faster than units taken in turn
-/// (measured on an H200: 120.4 against 122.1 us at 128k, 34.2 against 33.5 at 32k).
+/// (prototypes on an H200: 120.4 against 122.1 us at 128k, 34.2 against 33.5 at 32k).
 constexpr std::int64_t kMostInterleavedTokens = 65536;
 constexpr double kLeastBusyShare = 0.95;  // of the CTAs, for a team to have CTAs of its own
 

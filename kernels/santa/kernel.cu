@@ -50,7 +50,7 @@ struct SantaOptions {
   int tile = 256;  // 0: by the prompt's length
   bool offset_per_tile = false;
   bool released = false;
-  bool fallback = false;  // two launches instead of a cooperative one
+  bool fallback = false;  // two launches, scores in memory between them
 };
 
 class SantaKernel : public Kernel {

@@ -78,15 +78,14 @@ class TopK : public Method {
   std::unique_ptr<Implementation> cost_;
 };
 
-KVSIM_REGISTER_METHOD(
-    "topk",
-    MethodInfo{
-        .summary = "the k largest logits per query head, renormalised (biased)",
-        .source = "SANTA paper (arXiv 2605.01910) appendix H baseline",
-        .parameters = {{"keys", "128", "rows", "rows kept per query head"},
-                       {"implementation", "ours", "ours|published",
-                        "ours: one launch, two exchanges; published: scores, select, gather"}},
-        .make = [](const Parameters& p) { return std::make_unique<TopK>(p); }});
+KVSIM_REGISTER_METHOD("topk",
+                      MethodInfo{
+                          .summary = "the k largest logits per query head, renormalised (biased)",
+                          .source = "SANTA paper (arXiv 2605.01910) appendix H baseline",
+                          .parameters = {{"keys", "128", "rows", "rows kept per query head"},
+                                         {"implementation", "ours", "ours|published",
+                                          "ours: one launch; published: scores, select, gather"}},
+                          .make = [](const Parameters& p) { return std::make_unique<TopK>(p); }});
 
 }  // namespace
 }  // namespace kvsim
