@@ -18,7 +18,7 @@ struct KvTensor {
   const void* data = nullptr;
   std::int64_t sequence_stride = 0;  // or from one page to the next
   std::int64_t head_stride = 0;
-  std::int64_t token_stride = 0;
+  std::int32_t token_stride = 0;
   const std::int32_t* pages = nullptr;  // [batch, pages_per_sequence], or null
   std::int32_t pages_per_sequence = 0;
   std::int32_t page_shift = 0;  // log2 of the tokens of a page, at least 4

@@ -10,9 +10,8 @@
 namespace kvsim {
 
 /// How a persistent kernel deals units of tokens out over its CTAs. A team is a (sequence, KV
-/// head); the units of all teams lie in one flat order. Either each team has CTAs of its own, which
-/// take its units in turn (neighbours read neighbouring rows), or every CTA has a contiguous share
-/// of the flat order, which may span teams. The plan is arithmetic, so kernels need no table of it.
+/// head); the units of all teams lie in one flat order. Either each team has CTAs of its own, or every
+/// CTA has a contiguous share of the flat order, which may span teams. The plan is arithmetic, so kernels need no table of it.
 struct TeamSplit {
   std::int32_t batch = 1;
   std::int32_t kv_heads = 1;
@@ -53,23 +52,12 @@ struct TeamSplit {
   KVSIM_HD Team next(const Team& t) const {
     return t.kv_head + 1 < kv_heads ? team(t.sequence, t.kv_head + 1) : team(t.sequence + 1, 0);
   }
-  /// The CTAs that work on a team: `first` and how many.
-  struct Members {
-    std::int32_t first = 0;
-    std::int32_t count = 1;
-  };
-  KVSIM_HD Members members(const Team& t) const {
-    if (ctas_per_team > 0) {
-      return {(t.sequence * kv_heads + t.kv_head) * ctas_per_team, ctas_per_team};
-    }
-    const std::int32_t first = cta_of(t.begin);
-    return {first, cta_of(t.end - 1) - first + 1};
-  }
   KVSIM_HD std::int32_t teams() const { return batch * kv_heads; }
 };
 
-/// Units of `unit_tokens` over at most `most_ctas` CTAs, none with fewer than `least_units`.
+/// Units of `unit_tokens` over at most `most_ctas` CTAs, none with fewer than `least_units`; `teams`:
+/// whether they may have CTAs of their own.
 TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, int unit_tokens,
-                     int most_ctas, int least_units);
+                     int most_ctas, int least_units, bool teams = true);
 
 }  // namespace kvsim

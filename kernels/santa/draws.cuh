@@ -43,7 +43,8 @@ struct OwnBlocks {
   int own_tiles;  // of this CTA
 
   __device__ OwnBlocks() = default;
-  __device__ OwnBlocks(const SantaArguments& a, const UnitStream& blocks)
+  template <bool kTeams>
+  __device__ OwnBlocks(const SantaArguments& a, const UnitStream<kTeams>& blocks)
       : team(blocks.team), first(blocks.position - blocks.team.begin), step(blocks.step) {
     const int per_block_log2 = kBlockLog2 - a.tile_log2;
     const int stop = min(blocks.team.end, blocks.end);

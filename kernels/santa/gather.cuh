@@ -23,7 +23,7 @@ struct GatherLayout {
     const int items = group > warps ? group : warps;
     GatherLayout layout{};
     layout.sum = 0;
-    layout.heads = layout.sum + warps * kWarp * static_cast<int>(sizeof(Weighted));
+    layout.heads = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
     layout.draws = layout.heads + group * static_cast<int>(sizeof(HeadTotal));
     layout.sums = (layout.draws + pairs * static_cast<int>(sizeof(TileDraw)) + 15) / 16 * 16;
     layout.remainders = layout.sums + items * row * 4;
@@ -35,7 +35,7 @@ struct GatherLayout {
 };
 
 /// Draws the samples that fall into this CTA's tiles, adds up their V rows, and adds up the team.
-template <typename T, int D, bool kLarge>
+template <typename T, int D, bool kLarge, bool kTeams>
 class SantaGather {
  public:
   using Shape = SantaShape<D, kLarge>;
@@ -49,7 +49,7 @@ class SantaGather {
     const int group = a_.group;
     const GatherLayout layout = GatherLayout::of(
         group, Shape::kWarps, D, a_.pairs, ranked ? group * a_.tiles : 0, group * a_.sorted, 0);
-    sum_ = reinterpret_cast<Weighted*>(shared + layout.sum);
+    sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
     heads_ = reinterpret_cast<HeadTotal*>(shared + layout.heads);
     draws_ = reinterpret_cast<TileDraw*>(shared + layout.draws);
     sums_ = reinterpret_cast<float*>(shared + layout.sums);
@@ -60,25 +60,25 @@ class SantaGather {
 
   /// `launches`: as read from the counter.
   __device__ void run(unsigned long long launches) {
-    const int cta = static_cast<int>(blockIdx.x);
-    launch_ = LaunchCounter::number(launches, gridDim.x);
-    UnitStream blocks = units_of_worker(a_.split, cta, 0, 1);
+    launch_ = LaunchCounter::number(launches);
+    UnitStream<kTeams> blocks = units_of_cta<kTeams>(a_.split);
     const TeamSplit::Team first = blocks.team;
     TeamSplit::Team last = first;
 #pragma unroll 1
     while (!blocks.done()) {
       own_ = OwnBlocks(a_, blocks);
       last = own_.team;
-      gather_team(sharing_of(a_.split, last, cta));
+      gather_team(sharing_of<kTeams>(a_.split, last));
+      if (kTeams) break;
       own_index_ += own_.count;
       blocks.position += own_.count * blocks.step;
       blocks.settle(a_.split);
     }
     __syncthreads();
-    if (threadIdx.x == 0) a_.partials.launches.leave();
+    if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
 #pragma unroll 1
-    for (int i = 0; i < 2; ++i) {  // one copy of the code for the share's first and last team
-      if (i == 0 || last.begin != first.begin) add_up_team(i == 0 ? first : last, cta);
+    for (int i = 0; i < (kTeams ? 1 : 2); ++i) {  // the share's first and last team
+      if (i == 0 || last.begin != first.begin) add_up_team(i == 0 ? first : last);
     }
   }
 
@@ -253,8 +253,7 @@ class SantaGather {
       sum.x *= heads_[head].scale;
       sum.y *= heads_[head].scale;
       if (sharing.members == 1) {
-        write_output(own_.team, head, column, sum.x);
-        write_output(own_.team, head, column + 1, sum.y);
+        write_output(own_.team, head, column, sum.x, sum.y);
       } else {
         publish(a_.partials.values + sharing.slot * (group * D / 2) + i, __float_as_uint(sum.x),
                 __float_as_uint(sum.y), launch_);
@@ -262,26 +261,26 @@ class SantaGather {
     }
   }
 
-  __device__ void add_up_team(const TeamSplit::Team& team, int cta) {
-    const Sharing sharing = sharing_of(a_.split, team, cta);
+  __device__ void add_up_team(const TeamSplit::Team& team) {
+    const Sharing sharing = sharing_of<kTeams>(a_.split, team);
     if (sharing.members == 1) return;
-    const TeamSum<D, Shape::kWarps, false> sum(a_.partials, a_.group, sum_, launch_);
-    sum.run(sharing, cta, [&](int head, int column, const Weighted& total) {
-      write_output(team, head, column, total.value);
+    const TeamSum<D, Shape::kThreads, false> sum(a_.partials, a_.group, sum_, launch_);
+    sum.run(sharing, [&](int head, int column, const WeightedPair& total) {
+      write_output(team, head, column, total.a, total.b);
     });
   }
 
-  __device__ void write_output(const TeamSplit::Team& team, int head, int column,
-                               float value) const {
+  __device__ void write_output(const TeamSplit::Team& team, int head, int column, float a,
+                               float b) const {
     if (column >= a_.step.head_dim) return;
-    store_output(a_.step, (first_head(team) + head) * a_.step.head_dim + column, value);
+    store_output(a_.step, (first_head(team) + head) * a_.step.head_dim + column, a, b);
   }
 
   const SantaArguments& a_;
   SantaShared shared_;
   int warp_;
   int lane_;
-  Weighted* sum_;              // [threads]
+  WeightedPair* sum_;             // [threads]
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
   float* sums_;                // [items, D]

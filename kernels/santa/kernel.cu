@@ -20,28 +20,29 @@ namespace {
 
 using namespace device;
 
-template <typename T, int D, int kHeads8, bool kLarge>
+template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.partials.launches.read();
-  SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run(launches);
+  SantaStream<T, D, kHeads8, kLarge, kTeams, PrefixSums>(arguments, shared).run(launches);
   __syncthreads();
-  SantaGather<T, D, kLarge>(arguments, shared).run(launches);
+  SantaGather<T, D, kLarge, kTeams>(arguments, shared).run(launches);
 }
 
 template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_stream_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run(arguments.partials.launches.read());
+  SantaStream<T, D, kHeads8, kLarge, false, PrefixSums>(arguments, shared)
+      .run(arguments.partials.launches.read());
 }
 
 template <typename T, int D, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  SantaGather<T, D, kLarge>(arguments, shared).run(arguments.partials.launches.read());
+  SantaGather<T, D, kLarge, false>(arguments, shared).run(arguments.partials.launches.read());
 }
 
 struct SantaOptions {
@@ -99,14 +100,16 @@ class SantaKernel : public Kernel {
       const SantaArguments a = arguments<Shape>(step, limits, workspace).first;
       const int shared = stream_shared_bytes<Shape>(a);
       const auto run = [&](void (*kernel)(SantaArguments), bool cooperative) {
-        kvsim::launch(kernel, a, a.split.ctas, Shape::kThreads, shared, stream, cooperative);
+        kvsim::launch(kernel, a, grid_of(a.split), Shape::kThreads, shared, stream, cooperative);
       };
       using T = typename I::Element;
       if (options_.fallback) {
         run(santa_stream_kernel<T, I::kDim, I::kHeads8, I::kLarge>, false);
         run(santa_gather_kernel<T, I::kDim, I::kLarge>, true);
+      } else if (a.split.ctas_per_team > 0) {
+        run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>, true);
       } else {
-        run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge>, true);
+        run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge, false>, true);
       }
     });
   }
@@ -123,7 +126,7 @@ class SantaKernel : public Kernel {
   std::pair<SantaArguments, std::size_t> arguments(const DeviceStep& step,
                                                    const DeviceLimits& limits,
                                                    std::byte* workspace) const {
-    SantaArguments a = plan_stream<Shape>(step, limits, tile_of(step));
+    SantaArguments a = plan_stream<Shape>(step, limits, tile_of(step), /*teams=*/!options_.fallback);
     a.rule = options_.rule;
     a.samples = options_.samples;
     if (a.rule == SantaRule::kIid) a.sorted = static_cast<int>(std::bit_ceil(a.samples));

@@ -9,15 +9,17 @@
 
 namespace kvsim {
 
-/// Everything of the arguments that streaming needs but pointers and rule.
+/// Everything of the arguments that streaming needs but pointers and rule. `teams`: whether they may
+/// have CTAs of their own.
 template <typename Shape>
-device::SantaArguments plan_stream(const DeviceStep& step, const DeviceLimits& limits, int tile) {
+device::SantaArguments plan_stream(const DeviceStep& step, const DeviceLimits& limits, int tile,
+                                   bool teams) {
   using namespace device;
   constexpr int kReservedBytes = 2048;  // the system's share and static variables
   SantaArguments a;
   a.step = step;
   a.group = step.group();
-  a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockTokens, limits.sms, 1);
+  a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockTokens, limits.sms, 1, teams);
   while ((1 << a.tile_log2) > tile) --a.tile_log2;
   while (step.group() << (a.parts_log2 + 1) <= Shape::kWarps) ++a.parts_log2;
   const std::span<const std::int32_t> contexts = contexts_of(step);

@@ -11,9 +11,10 @@ namespace kvsim::device {
 /// record of each tile for the CTAs of the team.
 struct PrefixSums {
   /// Each lane holds 8 tokens; a tile is 4 to 32 lanes.
+  template <bool kTeams>
   __device__ static void finish(const SantaArguments& a, const std::uint32_t* scores,
-                                std::uint32_t* prefix, const UnitStream& blocks, int head, int lane,
-                                std::uint32_t launch) {
+                                std::uint32_t* prefix, const UnitStream<kTeams>& blocks, int head,
+                                int lane, std::uint32_t launch) {
     constexpr int kTokens = kBlockTokens / kWarp;
     const int lanes = 1 << (a.tile_log2 - 3);
     const int in_tile = lane & (lanes - 1);
@@ -56,10 +57,11 @@ struct PrefixSums {
 };
 
 /// The CTA's share of the keys: scores on chip, then what `Finish` makes of them in their place.
-template <typename T, int D, int kHeads8, bool kLarge, typename Finish = PrefixSums>
+template <typename T, int D, int kHeads8, bool kLarge, bool kTeams, typename Finish>
 class SantaStream {
  public:
   using Shape = SantaShape<D, kLarge>;
+  using Blocks = UnitStream<kTeams>;
 
   __device__ SantaStream(const SantaArguments& arguments, char* shared)
       : a_(arguments),
@@ -68,12 +70,12 @@ class SantaStream {
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +
               static_cast<std::uint32_t>(warp_ * Shape::kStages * UnitTile<D>::kBytes)),
-        ahead_(units_of_worker(a_.split, static_cast<int>(blockIdx.x), 0, 1)),
+        ahead_(units_of_cta<kTeams>(a_.split)),
         keys_(a_.step.k, a_.step.head_dim, lane_, evict_first_policy()) {}
 
   /// `launches`: as read from the counter.
   __device__ void run(unsigned long long launches) {
-    UnitStream blocks = ahead_;
+    Blocks blocks = ahead_;
     launches_ = launches;
     load_queries(blocks.team);  // behind the ring's loads these would wait for all of it
     seek();
@@ -84,7 +86,7 @@ class SantaStream {
     }
     __syncthreads();
     tile_ = ring_;
-    UnitStream before = blocks;
+    Blocks before = blocks;
     int index = 0;
 #pragma unroll 1
     for (bool more = !blocks.done(); more || index > 0; ++index) {
@@ -106,7 +108,7 @@ class SantaStream {
                   a_.step.head_dim, lane_);
   }
 
-  __device__ int tokens_from(const UnitStream& blocks) const {
+  __device__ int tokens_from(const Blocks& blocks) const {
     return a_.step.contexts[static_cast<std::size_t>(blocks.team.sequence)] -
            (blocks.position - blocks.team.begin) * kBlockTokens;
   }
@@ -148,7 +150,7 @@ class SantaStream {
   }
 
   /// Scores this warp's units of a block into the stash.
-  __device__ void score_block(const UnitStream& blocks, int index) {
+  __device__ void score_block(const Blocks& blocks, int index) {
     if (is_spilled(a_, index)) wait_for_staging(index - kStagingBlocks);
     std::uint32_t* stash = scores_of(a_, shared_, index);
     int tokens = tokens_from(blocks) - warp_ * kUnitTokens;
@@ -224,7 +226,7 @@ class SantaStream {
     }
   }
 
-  __device__ void dump(const float (&s)[kHeads8][4], const UnitStream& blocks, int inside,
+  __device__ void dump(const float (&s)[kHeads8][4], const Blocks& blocks, int inside,
                        int tokens) const {
     const std::int64_t first_head =
         std::int64_t{blocks.team.sequence} * a_.step.q_heads + blocks.team.kv_head * a_.group;
@@ -243,14 +245,14 @@ class SantaStream {
 
   /// The heads of a block are dealt out over the warps; each turns scores into prefix sums while
   /// the others stream on.
-  __device__ void finish_block(const UnitStream& blocks, int index) {
+  __device__ void finish_block(const Blocks& blocks, int index) {
     const int group = a_.group;
     const int first = (warp_ + Shape::kWarps - (index * group) % Shape::kWarps) % Shape::kWarps;
     if (first >= group) return;
     wait_for(shared_.scored + index, static_cast<std::uint32_t>(Shape::kWarps));
     const std::uint32_t* scores = scores_of(a_, shared_, index);
     std::uint32_t* prefix = prefix_of(a_, shared_, index, blocks.position);
-    if (launch_ == 0) launch_ = LaunchCounter::number(launches_, gridDim.x);
+    if (launch_ == 0) launch_ = LaunchCounter::number(launches_);
 #pragma unroll 1
     for (int head = first; head < group; head += Shape::kWarps) {
       Finish::finish(a_, scores + head * kStashRow, prefix + head * kStashRow, blocks, head, lane_,
@@ -265,7 +267,7 @@ class SantaStream {
   int lane_;
   std::uint32_t ring_;
   std::uint32_t tile_ = 0;  // of the ring: the one that is scored next
-  UnitStream ahead_;
+  Blocks ahead_;
   unsigned long long launches_ = 0;  // as read from the counter
   std::uint32_t launch_ = 0;         // this launch's number, once it is needed
   int ahead_unit_ = 0;               // of this warp in the block

@@ -50,8 +50,9 @@ __device__ inline void load_keys(std::uint32_t (&word)[kLaneKeys], const std::ui
 
 /// What becomes of a block's scores of one head: keys.
 struct ScoreKeys {
+  template <typename Blocks>
   __device__ static void finish(const SantaArguments&, const std::uint32_t* scores,
-                                std::uint32_t* keys, const UnitStream&, int, int, std::uint32_t) {
+                                std::uint32_t* keys, const Blocks&, int, int, std::uint32_t) {
     std::uint32_t word[kLaneKeys];
     load_keys(word, scores);
 #pragma unroll
@@ -123,7 +124,7 @@ struct TopkLayout {
     const int items = group > warps ? group : warps;
     TopkLayout layout{};
     layout.sum = 0;
-    layout.teams = layout.sum + warps * kWarp * static_cast<int>(sizeof(Weighted));
+    layout.teams = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
     layout.heads = layout.teams + most_teams * static_cast<int>(sizeof(TopkTeam));
     layout.histograms =
         (layout.heads + most_teams * group * static_cast<int>(sizeof(HeadSelect)) + 15) / 16 * 16;
@@ -187,7 +188,7 @@ class TopkSelect {
     return histograms_ + head * kCopies * kHistogramRow;
   }
   __device__ TaggedPair* shared_histogram(int round, int slot, int head) const {
-    const int slots = 2 * static_cast<int>(gridDim.x);
+    const int slots = 2 * a_.split.ctas;
     return exchange_.histograms +
            (std::int64_t{round * slots + slot} * a_.group + head) * (kBins / 2);
   }
@@ -280,7 +281,7 @@ class TopkSelect {
     const Sharing sharing = teams_[n].sharing;
     if (sharing.members == 1) return;
 #pragma unroll 1
-    for (int head = static_cast<int>(blockIdx.x) - sharing.first; head < a_.group;
+    for (int head = this_cta() - sharing.first; head < a_.group;
          head += sharing.members) {
       if (head_of(n, head).is_closed()) continue;
       __syncthreads();
