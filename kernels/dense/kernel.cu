@@ -19,11 +19,12 @@ using namespace device;
 
 constexpr float kLog2e = 1.44269504f;
 
+/// What the beginning of a kernel reads lies close together: constants are fetched line by line.
 struct DenseArguments {
-  DeviceStep step;
-  TeamSplit split;
   Partials partials;
   std::int32_t group = 1;  // of the step: a division less
+  TeamSplit split;
+  DeviceStep step;
 };
 
 /// Sizes of one instance: warps and stages fill 128 KB of shared memory, which keeps enough bytes
@@ -176,7 +177,7 @@ class DenseCta {
   }
 
   __device__ int tokens_from(const TeamSplit::Team& team, std::int32_t position) const {
-    return a_.step.contexts[static_cast<std::size_t>(team.sequence)] -
+    return context_of<kTeams>(a_.step, team.sequence) -
            (position - team.begin) * kUnitTokens;
   }
 
@@ -376,8 +377,8 @@ class DenseKernel : public Kernel {
 
   void launch(const DeviceStep& step, const DeviceLimits& limits, std::byte* workspace,
               CUstream_st* stream) const override {
-    const DenseArguments arguments{step, split(step, limits), layout(step, limits, workspace).first,
-                                   step.group()};
+    const DenseArguments arguments{layout(step, limits, workspace).first, step.group(),
+                                   split(step, limits), step};
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
       using T = typename I::Element;

@@ -30,8 +30,7 @@ struct DeviceStep {
   int batch = 1;
   int q_heads = 1;
   int kv_heads = 1;
-  int head_dim = 0;                                // of K and V; a multiple of 8
-  std::array<std::int32_t, kMaxBatch> contexts{};  // rows each sequence sees
+  int head_dim = 0;        // of K and V; a multiple of 8
   const void* q = nullptr;                         // [batch, q_heads, head_dim], not scaled
   KvTensor k;
   KvTensor v;
@@ -47,6 +46,7 @@ struct DeviceStep {
   float* scores = nullptr;
   std::uint32_t* counts = nullptr;
   std::int64_t dump_stride = 0;
+  std::array<std::int32_t, kMaxBatch> contexts{};  // rows each sequence sees
 
   KVSIM_HD int group() const { return q_heads / kv_heads; }
 };

@@ -32,6 +32,9 @@ TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, int u
   if (teams && equal && per_team >= 1 && busy) {
     split.ctas_per_team = per_team;
     split.ctas = per_team * count;
+    split.team_units = most_units;
+    split.cta_units = most_units / per_team;
+    split.rest_units = most_units % per_team;
     return split;
   }
   const std::int64_t useful = (split.total() + least_units - 1) / least_units;

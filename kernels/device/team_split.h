@@ -16,7 +16,10 @@ struct TeamSplit {
   std::int32_t batch = 1;
   std::int32_t kv_heads = 1;
   std::int32_t ctas = 1;
-  std::int32_t ctas_per_team = 0;                          // 0: contiguous shares
+  std::int32_t ctas_per_team = 0;  // 0: contiguous shares
+  std::int32_t team_units = 0;     // of each team, where teams have CTAs of their own
+  std::int32_t cta_units = 0;      // of each of its CTAs; the first `rest_units` have one more
+  std::int32_t rest_units = 0;
   std::array<std::int32_t, kMaxBatch + 1> units_before{};  // of one KV head, over sequences
 
   struct Team {

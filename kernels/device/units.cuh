@@ -65,16 +65,29 @@ struct UnitStream {
   }
 };
 
+/// The team of this CTA, where teams have CTAs of their own: all have as many units.
+__device__ inline TeamSplit::Team own_team(const TeamSplit& split) {
+  const int begin = static_cast<int>(blockIdx.y + gridDim.y * blockIdx.z) * split.team_units;
+  return {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), begin,
+          begin + split.team_units};
+}
+
+/// The rows that a sequence sees.
+template <bool kTeams>
+__device__ inline int context_of(const DeviceStep& step, int sequence) {
+  return step.contexts[kTeams ? 0 : static_cast<std::size_t>(sequence)];
+}
+
 /// The units that warp `warp` of `warps` in this CTA takes, in turn with the others of the CTA, whose
 /// share is contiguous; the first may lie in a later team than the stream's.
 template <bool kTeams>
 __device__ inline UnitStream<kTeams> units_of_warp(const TeamSplit& split, int warp, int warps) {
   UnitStream<kTeams> stream;
   if constexpr (kTeams) {
-    stream.team = split.team(static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y));
-    const unsigned units = static_cast<unsigned>(stream.team.end - stream.team.begin);
-    stream.position = stream.team.begin + static_cast<int>(units * blockIdx.x / gridDim.x);
-    stream.end = stream.team.begin + static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+    const int cta = static_cast<int>(blockIdx.x);
+    stream.team = own_team(split);
+    stream.position = stream.team.begin + cta * split.cta_units + min(cta, split.rest_units);
+    stream.end = stream.position + split.cta_units + (cta < split.rest_units ? 1 : 0);
   } else {
     stream.position = split.share_begin(this_cta());
     stream.end = split.share_begin(this_cta() + 1);
@@ -91,7 +104,7 @@ template <bool kTeams>
 __device__ inline UnitStream<kTeams> units_of_cta(const TeamSplit& split) {
   if constexpr (kTeams) {
     UnitStream<kTeams> stream;
-    stream.team = split.team(static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y));
+    stream.team = own_team(split);
     stream.position = stream.team.begin + static_cast<int>(blockIdx.x);
     stream.step = static_cast<int>(gridDim.x);
     stream.end = stream.team.end;
@@ -212,18 +225,17 @@ template <typename T, int D, int kHeads8>
 struct QueryFragments {
   std::uint32_t r[kHeads8][D / 16][2];
 
+  /// Heads past the group's last repeat it; nobody looks at their scores.
   __device__ void load(const T* q, int group, int head_dim, int lane) {
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
-      const int head = n * 8 + lane / 4;
-      const T* row = q + head * head_dim + (lane % 4) * 2;
+      const T* row = q + min(n * 8 + lane / 4, group - 1) * head_dim + (lane % 4) * 2;
 #pragma unroll
       for (int k = 0; k < D / 16; ++k) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int column = k * 16 + half * 8;
-          const bool inside = head < group && column + (lane % 4) * 2 < head_dim;
-          r[n][k][half] = inside ? load_now(row + column) : 0u;
+          r[n][k][half] = column < head_dim ? load_now(row + column) : 0u;
         }
       }
     }

@@ -20,9 +20,8 @@ inline constexpr int kStashRow = kBlockTokens + 4;  // words, padded against ban
 
 enum class SantaRule { kSystematic, kStratified, kIid, kLargestRemainder, kSystematicBudgets };
 
+/// What the beginning of a kernel reads lies close together: constants are fetched line by line.
 struct SantaArguments {
-  DeviceStep step;
-  TeamSplit split;  // in blocks
   Partials partials;
   TaggedPair* records = nullptr;  // [teams, group, tiles]: a tile's largest score and its units
   std::uint32_t* stash =
@@ -38,6 +37,8 @@ struct SantaArguments {
   std::int32_t pairs = 0;       // most (head, tile) pairs of a CTA in one team
   std::int32_t parts_log2 = 0;  // warps that share a head's samples
   bool offset_per_tile = false;
+  TeamSplit split;  // in blocks
+  DeviceStep step;
 };
 
 template <int D, bool kLarge>

@@ -49,7 +49,7 @@ struct OwnBlocks {
     const int per_block_log2 = kBlockLog2 - a.tile_log2;
     const int stop = min(blocks.team.end, blocks.end);
     count = (stop - blocks.position + step - 1) / step;
-    const int context = a.step.contexts[static_cast<std::size_t>(team.sequence)];
+    const int context = context_of<kTeams>(a.step, team.sequence);
     tiles = (context + (1 << a.tile_log2) - 1) >> a.tile_log2;
     const int past_end = ((first + (count - 1) * step + 1) << per_block_log2) - tiles;
     own_tiles = (count << per_block_log2) - max(past_end, 0);

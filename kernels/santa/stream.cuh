@@ -109,7 +109,7 @@ class SantaStream {
   }
 
   __device__ int tokens_from(const Blocks& blocks) const {
-    return a_.step.contexts[static_cast<std::size_t>(blocks.team.sequence)] -
+    return context_of<kTeams>(a_.step, blocks.team.sequence) -
            (blocks.position - blocks.team.begin) * kBlockTokens;
   }
 
