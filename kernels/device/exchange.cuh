@@ -129,7 +129,7 @@ class TeamSum {
                      std::uint32_t launch)
       : partials_(partials), group_(group), scratch_(scratch), launch_(launch) {}
 
-  /// Called by all threads of the CTA; calls write(head, column, WeightedPair) once for every two
+  /// Called by the CTA's first kThreads threads; calls write(head, column, WeightedPair) once for every two
   /// columns of the CTA's slice.
   template <typename Write>
   __device__ void run(const Sharing& sharing, const Write& write) const {
@@ -178,9 +178,9 @@ class TeamSum {
       if (kWeighted) other.highest = __shfl_xor_sync(0xffffffffu, total.highest, distance);
       add(total, other);
     }
-    __syncthreads();
+    sync_workers<kThreads>();
     scratch_[thread] = total;
-    __syncthreads();
+    sync_workers<kThreads>();
     if (thread >> width_log2 != 0) return false;
 #pragma unroll 1
     for (int other = max(1 << width_log2, kWarp); other + thread < kThreads;

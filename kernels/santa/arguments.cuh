@@ -28,7 +28,6 @@ struct SantaArguments {
       nullptr;  // [blocks, group, kStashRow], for blocks that shared memory lacks
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
-  std::int32_t sorted = 0;     // random numbers of a head that are sorted: a power of two, or none
   std::int32_t group = 1;      // of the step: a division less
   std::int32_t tile_log2 = 8;  // tiles of 32 to 256 tokens
   std::int32_t tiles = 0;      // of the longest context
@@ -43,8 +42,10 @@ struct SantaArguments {
 
 template <int D, bool kLarge>
 struct SantaShape {
-  static constexpr int kWarps = kLarge ? 8 : 4;
-  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kWarps = kLarge ? 8 : 4;  // that stream keys and gather rows
+  static constexpr int kScanWarps = kWarps / 2;  // that turn scores into prefix sums meanwhile
+  static constexpr int kWorkers = kWarps * kWarp;
+  static constexpr int kThreads = kWorkers + kScanWarps * kWarp;
   static constexpr int kStages = D == 64 ? 8 : (D == 128 ? 4 : 2);
   static constexpr int kRingBytes = kWarps * kStages * UnitTile<D>::kBytes;
   static constexpr int kUnitsPerWarp = kBlockTokens / kUnitTokens / kWarps;
@@ -52,17 +53,19 @@ struct SantaShape {
 
 /// Shared memory after the ring. Gathering reuses the ring, which is empty by then.
 struct SantaShared {
-  std::uint32_t* scored;    // [blocks_per_cta] warps that have scored a block
-  std::uint32_t* finished;  // [blocks_per_cta] heads of a block that are prefix sums
+  std::uint64_t* scored;    // [blocks_per_cta] barriers: a block's scores are there
+  std::uint64_t* finished;  // [blocks_per_cta] barriers: a block's prefix sums are there
   std::uint32_t* stash;     // [resident and staging blocks, group, kStashRow]
 
   __device__ SantaShared(const SantaArguments& a, char* shared, int ring_bytes)
-      : scored(reinterpret_cast<std::uint32_t*>(shared + ring_bytes)),
+      : scored(reinterpret_cast<std::uint64_t*>(shared + ring_bytes)),
         finished(scored + a.blocks_per_cta),
-        stash(scored + flag_words(a.blocks_per_cta)) {}
+        stash(reinterpret_cast<std::uint32_t*>(shared + ring_bytes +
+                                               barrier_bytes(a.blocks_per_cta))) {}
 
-  /// 32-bit words before the stash.
-  KVSIM_HD static int flag_words(int blocks_per_cta) { return (2 * blocks_per_cta + 31) / 32 * 32; }
+  KVSIM_HD static int barrier_bytes(int blocks_per_cta) {
+    return (2 * 8 * blocks_per_cta + 127) / 128 * 128;
+  }
 };
 
 /// Blocks beyond the resident ones take turns in a few more slots while they are scored; their

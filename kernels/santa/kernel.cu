@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "kernels/device/kernel.h"
@@ -20,13 +19,19 @@ namespace {
 
 using namespace device;
 
+/// Scanning warps have nothing to gather; the others wait for them once (gather.cuh).
+template <typename Shape>
+__device__ bool is_scanner() {
+  return threadIdx.x >= static_cast<unsigned>(Shape::kWorkers);
+}
+
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.partials.launches.read();
   SantaStream<T, D, kHeads8, kLarge, kTeams, PrefixSums>(arguments, shared).run(launches);
-  __syncthreads();
+  if (is_scanner<SantaShape<D, kLarge>>()) return __syncthreads();
   SantaGather<T, D, kLarge, kTeams>(arguments, shared).run(launches);
 }
 
@@ -42,6 +47,7 @@ template <typename T, int D, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
+  if (is_scanner<SantaShape<D, kLarge>>()) return __syncthreads();
   SantaGather<T, D, kLarge, false>(arguments, shared).run(arguments.partials.launches.read());
 }
 
@@ -72,12 +78,10 @@ class SantaKernel : public Kernel {
       using Shape = SantaShape<I::kDim, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, nullptr).first;
       const bool ranked = a.rule == SantaRule::kLargestRemainder;
-      const GatherLayout layout = GatherLayout::of(
-          step.group(), Shape::kWarps, I::kDim, a.pairs, ranked ? step.group() * a.tiles : 0,
-          step.group() * a.sorted, step.group() * static_cast<int>(a.samples));
-      if (layout.bytes > Shape::kRingBytes || a.samples > kMostSamples || a.resident_blocks < 0) {
-        result = fmt::format("{} samples over {} tiles, which do not fit into shared memory",
-                             a.samples, a.tiles);
+      const GatherLayout layout = GatherLayout::of(step.group(), Shape::kWarps, I::kDim, a.pairs,
+                                                   ranked ? step.group() * a.tiles : 0);
+      if (layout.bytes > Shape::kRingBytes || a.resident_blocks < 0) {
+        result = fmt::format("{} tiles, which do not fit into shared memory", a.tiles);
       }
     });
     return result;
@@ -115,8 +119,6 @@ class SantaKernel : public Kernel {
   }
 
  private:
-  static constexpr std::uint32_t kMostSamples = 1u << 15;
-
   int tile_of(const DeviceStep& step) const {
     return options_.tile > 0 ? options_.tile : budget_tile(step.prompt_tokens);
   }
@@ -129,7 +131,6 @@ class SantaKernel : public Kernel {
     SantaArguments a = plan_stream<Shape>(step, limits, tile_of(step), /*teams=*/!options_.fallback);
     a.rule = options_.rule;
     a.samples = options_.samples;
-    if (a.rule == SantaRule::kIid) a.sorted = static_cast<int>(std::bit_ceil(a.samples));
     a.offset_per_tile = options_.offset_per_tile;
     if (options_.fallback) a.resident_blocks = std::min(a.resident_blocks, 0);
     return lay_out(a, workspace);

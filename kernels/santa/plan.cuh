@@ -32,9 +32,8 @@ device::SantaArguments plan_stream(const DeviceStep& step, const DeviceLimits& l
                          : static_cast<int>((split.total() + split.ctas - 1) / split.ctas);
   a.pairs = std::min(a.blocks_per_cta, team_blocks) * (kBlockTokens / tile) * step.group();
   const int row_bytes = 4 * a.group * kStashRow;
-  const int flag_bytes = 4 * SantaShared::flag_words(a.blocks_per_cta);
   const int room = static_cast<int>(limits.shared_bytes_per_sm) - kReservedBytes -
-                   Shape::kRingBytes - flag_bytes;
+                   Shape::kRingBytes - SantaShared::barrier_bytes(a.blocks_per_cta);
   const int slots = room / row_bytes;
   a.resident_blocks = slots >= a.blocks_per_cta ? a.blocks_per_cta : slots - kStagingBlocks;
   return a;
@@ -46,8 +45,8 @@ int stream_shared_bytes(const device::SantaArguments& a) {
   // Blocks that have room in a CTA's shared memory.
   const int slots =
       a.resident_blocks + (a.resident_blocks < a.blocks_per_cta ? device::kStagingBlocks : 0);
-  return Shape::kRingBytes + 4 * (device::SantaShared::flag_words(a.blocks_per_cta) +
-                                  slots * a.group * device::kStashRow);
+  return Shape::kRingBytes + device::SantaShared::barrier_bytes(a.blocks_per_cta) +
+         4 * slots * a.group * device::kStashRow;
 }
 
 /// Scores of blocks that shared memory lacks, if there are any.

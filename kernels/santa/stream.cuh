@@ -73,30 +73,33 @@ class SantaStream {
         ahead_(units_of_cta<kTeams>(a_.split)),
         keys_(a_.step.k, a_.step.head_dim, lane_, evict_first_policy()) {}
 
-  /// `launches`: as read from the counter.
+  /// By all threads of the CTA. Afterwards the streaming warps have scored the CTA's blocks; the
+  /// others have turned them into prefix sums. `launches`: as read from the counter.
   __device__ void run(unsigned long long launches) {
     Blocks blocks = ahead_;
-    launches_ = launches;
-    load_queries(blocks.team);  // behind the ring's loads these would wait for all of it
-    seek();
+    if (warp_ < Shape::kWarps) {
+      load_queries(blocks.team);  // behind the ring's loads these would wait for all of it
+      seek();
 #pragma unroll 1
-    for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * UnitTile<D>::kBytes);
-    for (int i = static_cast<int>(threadIdx.x); i < a_.blocks_per_cta; i += Shape::kThreads) {
-      shared_.scored[i] = shared_.finished[i] = 0;
+      for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * UnitTile<D>::kBytes);
+    } else {
+      const int thread = static_cast<int>(threadIdx.x) - Shape::kWorkers;
+      for (int i = thread; i < a_.blocks_per_cta; i += Shape::kScanWarps * kWarp) {
+        init_barrier(shared_.scored + i, Shape::kWarps);
+        init_barrier(shared_.finished + i, Shape::kScanWarps);
+      }
     }
     __syncthreads();
     tile_ = ring_;
-    Blocks before = blocks;
-    int index = 0;
+    const std::uint32_t launch = warp_ < Shape::kWarps ? 0 : LaunchCounter::number(launches);
 #pragma unroll 1
-    for (bool more = !blocks.done(); more || index > 0; ++index) {
-      if (more) score_block(blocks, index);
-      if (index > 0) finish_block(before, index - 1);
-      if (!more) break;
-      before = blocks;
-      const bool moved = blocks.advance(a_.split);
-      more = !blocks.done();
-      if (moved) load_queries(blocks.team);
+    for (int index = 0; !blocks.done(); ++index) {
+      if (warp_ < Shape::kWarps) {
+        score_block(blocks, index);
+      } else {
+        finish_block(blocks, index, launch);
+      }
+      if (blocks.advance(a_.split) && warp_ < Shape::kWarps) load_queries(blocks.team);
     }
   }
 
@@ -151,7 +154,8 @@ class SantaStream {
 
   /// Scores this warp's units of a block into the stash.
   __device__ void score_block(const Blocks& blocks, int index) {
-    if (is_spilled(a_, index)) wait_for_staging(index - kStagingBlocks);
+    // A staging slot is free when the block before it there has become prefix sums.
+    if (is_spilled(a_, index - kStagingBlocks)) wait_for(shared_.finished + index - kStagingBlocks);
     std::uint32_t* stash = scores_of(a_, shared_, index);
     int tokens = tokens_from(blocks) - warp_ * kUnitTokens;
 #pragma unroll 1
@@ -171,29 +175,8 @@ class SantaStream {
       if (a_.step.scores != nullptr) dump(s, blocks, inside, tokens);
       tokens -= Shape::kWarps * kUnitTokens;
     }
-    count(shared_.scored + index, 1);
-  }
-
-  /// What this warp has written to shared memory is there for those who see the count.
-  __device__ void count(std::uint32_t* counter, std::uint32_t n) const {
     __syncwarp();
-    if (lane_ == 0) {
-      __threadfence_block();
-      atomicAdd(counter, n);
-    }
-  }
-
-  __device__ static void wait_for(const volatile std::uint32_t* counter, std::uint32_t n) {
-    while (*counter < n) {
-    }
-    __threadfence_block();
-  }
-
-  /// A staging slot is free when the block before it there has become prefix sums.
-  __device__ void wait_for_staging(int index) const {
-    if (index >= 0 && is_spilled(a_, index)) {
-      wait_for(shared_.finished + index, static_cast<std::uint32_t>(a_.group));
-    }
+    if (lane_ == 0) arrive(shared_.scored + index);
   }
 
   __device__ void finish_scores(float (&s)[kHeads8][4], int tokens) const {
@@ -243,22 +226,18 @@ class SantaStream {
     }
   }
 
-  /// The heads of a block are dealt out over the warps; each turns scores into prefix sums while
-  /// the others stream on.
-  __device__ void finish_block(const Blocks& blocks, int index) {
-    const int group = a_.group;
-    const int first = (warp_ + Shape::kWarps - (index * group) % Shape::kWarps) % Shape::kWarps;
-    if (first >= group) return;
-    wait_for(shared_.scored + index, static_cast<std::uint32_t>(Shape::kWarps));
+  /// The heads of a block are dealt out over the scanning warps.
+  __device__ void finish_block(const Blocks& blocks, int index, std::uint32_t launch) {
+    wait_for(shared_.scored + index);
     const std::uint32_t* scores = scores_of(a_, shared_, index);
     std::uint32_t* prefix = prefix_of(a_, shared_, index, blocks.position);
-    if (launch_ == 0) launch_ = LaunchCounter::number(launches_);
 #pragma unroll 1
-    for (int head = first; head < group; head += Shape::kWarps) {
+    for (int head = warp_ - Shape::kWarps; head < a_.group; head += Shape::kScanWarps) {
       Finish::finish(a_, scores + head * kStashRow, prefix + head * kStashRow, blocks, head, lane_,
-                     launch_);
-      if (is_spilled(a_, index)) count(shared_.finished + index, 1);
+                     launch);
     }
+    __syncwarp();
+    if (lane_ == 0 && is_spilled(a_, index)) arrive(shared_.finished + index);
   }
 
   const SantaArguments& a_;
@@ -268,10 +247,8 @@ class SantaStream {
   std::uint32_t ring_;
   std::uint32_t tile_ = 0;  // of the ring: the one that is scored next
   Blocks ahead_;
-  unsigned long long launches_ = 0;  // as read from the counter
-  std::uint32_t launch_ = 0;         // this launch's number, once it is needed
-  int ahead_unit_ = 0;               // of this warp in the block
-  int ahead_tokens_ = 0;             // from the unit to the end of its sequence
+  int ahead_unit_ = 0;      // of this warp in the block
+  int ahead_tokens_ = 0;    // from the unit to the end of its sequence
   UnitReader<T, D> keys_;
   QueryFragments<T, D, kHeads8> queries_;
 };

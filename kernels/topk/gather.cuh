@@ -38,15 +38,15 @@ class TopkGather {
         .run();
 #pragma unroll 1
     for (int n = 0; n < count_; ++n) {
-      __syncthreads();  // what the team before left in shared memory may still be read
+      sync_workers<Shape::kWorkers>();  // what the team before left in shared memory may still be read
 #pragma unroll 1
       for (int item = warp_; item < a_.group << a_.parts_log2; item += Shape::kWarps) {
         gather_item(n, item);
       }
-      __syncthreads();
+      sync_workers<Shape::kWorkers>();
       write_sums(n);
     }
-    __syncthreads();
+    sync_workers<Shape::kWorkers>();
     if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
 #pragma unroll 1
     for (int i = 0; i < min(count_, 2); ++i) add_up_team(i == 0 ? 0 : count_ - 1);
@@ -214,7 +214,7 @@ class TopkGather {
     const TopkTeam& team = teams_[n];
     const int group = a_.group;
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < group * D / 2; i += Shape::kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < group * D / 2; i += Shape::kWorkers) {
       const int head = 2 * i / D;
       const int column = 2 * i % D;
       const float highest = reference_of(heads_[n * group + head]) * kLog2e;
@@ -243,7 +243,7 @@ class TopkGather {
   __device__ void add_up_team(int n) {
     const TopkTeam& team = teams_[n];
     if (team.sharing.members == 1) return;
-    const TeamSum<D, Shape::kThreads, true> sum(a_.partials, a_.group, sum_, launch_);
+    const TeamSum<D, Shape::kWorkers, true> sum(a_.partials, a_.group, sum_, launch_);
     sum.run(team.sharing, [&](int head, int column, const WeightedPair& total) {
       write_output(team.own.team, head, column, total);
     });

@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
   const unsigned long long launches = arguments.stream.partials.launches.read();
   SantaStream<T, D, kHeads8, kLarge, kTeams, ScoreKeys>(arguments.stream, shared).run(launches);
   __syncthreads();
+  if (threadIdx.x >= SantaShape<D, kLarge>::kWorkers) return;  // scanning warps
   TopkGather<T, D, kLarge, kTeams>(arguments, shared).run(launches);
 }
 

@@ -201,28 +201,28 @@ class TopkSelect {
 
   /// Whether the selection of a head is not complete.
   __device__ bool is_open() const {
-    __syncthreads();
+    sync_workers<kThreads>();
     int open = 0;
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < count_ * a_.group; i += kThreads) {
       open |= heads_[i].is_closed() ? 0 : 1;
     }
-    return __syncthreads_or(open) != 0;
+    return any_of_workers<kThreads>(open != 0);
   }
 
   __device__ void count_team(int n, int round) {
-    __syncthreads();  // the histograms may still be read
+    sync_workers<kThreads>();  // the histograms may still be read
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < a_.group * kCopies * kHistogramRow;
          i += kThreads) {
       histograms_[i] = 0;
     }
-    __syncthreads();
+    sync_workers<kThreads>();
 #pragma unroll 1
     for (int item = warp_; item < a_.group << a_.parts_log2; item += kWarps) {
       count_head(n, round, item >> a_.parts_log2, item & ((1 << a_.parts_log2) - 1));
     }
-    __syncthreads();
+    sync_workers<kThreads>();
     const bool alone = teams_[n].sharing.members == 1;
 #pragma unroll 1
     for (int head = warp_; head < a_.group; head += kWarps) {
@@ -284,9 +284,9 @@ class TopkSelect {
     for (int head = this_cta() - sharing.first; head < a_.group;
          head += sharing.members) {
       if (head_of(n, head).is_closed()) continue;
-      __syncthreads();
+      sync_workers<kThreads>();
       add_members(sharing, round, head);
-      __syncthreads();
+      sync_workers<kThreads>();
       if (warp_ == 0) find_digit(n, round, head, kThreads / (kBins / 2));
     }
   }
