@@ -17,7 +17,8 @@ KVSIM_HD inline float exp_nonpositive(float x) {
   constexpr float kLn2Low = -2.12194440e-4f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const float clamped = x > 0.0f ? 0.0f : (x > -87.0f ? x : -87.0f);
-  const float n = std::fma(clamped, kLog2e, kRound) - kRound;
+  const float rounded = std::fma(clamped, kLog2e, kRound);
+  const float n = rounded - kRound;
   float r = std::fma(n, -kLn2High, clamped);
   r = std::fma(n, -kLn2Low, r);
   // Minimax polynomial of e^r on [-ln2/2, ln2/2] (Cephes expf coefficients).
@@ -28,7 +29,7 @@ KVSIM_HD inline float exp_nonpositive(float x) {
   p = std::fma(p, r, 1.6666665459e-1f);
   p = std::fma(p, r, 5.0000001201e-1f);
   p = std::fma(p, r * r, r) + 1.0f;
-  const auto exponent = static_cast<std::uint32_t>(static_cast<std::int32_t>(n) + 127) << 23;
+  const std::uint32_t exponent = (std::bit_cast<std::uint32_t>(rounded) + 127) << 23;  // n + 127
   const float result = p * std::bit_cast<float>(exponent);
   return x > -87.0f ? result : (x <= -87.0f ? 0.0f : x);  // the last keeps NaN
 }

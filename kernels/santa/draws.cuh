@@ -17,9 +17,9 @@ struct TileDraw {
   std::uint64_t mass;
   TileScale scale;
   std::uint32_t units;   // of the whole tile
-  std::uint32_t first;   // index of the tile's first sample in the head
-  std::uint32_t end;     // of the first sample that is not the tile's
-  std::uint32_t before;  // samples of this CTA in the head's earlier tiles
+  std::uint32_t first;   // index in the head of the first sample that may be the tile's
+  std::uint32_t end;     // of the first that is not
+  std::uint32_t before;  // sum of end - first over this CTA's earlier tiles
   std::int32_t tile;
 };
 
@@ -75,8 +75,10 @@ class TileDraws {
     __syncwarp();
     if (a_.rule == SantaRule::kLargestRemainder) {
       deal_remainders(head, deal_whole_samples(head, total));
-    } else if (a_.rule != SantaRule::kIid) {
+    } else if (a_.rule == SantaRule::kSystematicBudgets) {
       count_samples(head);
+    } else if (a_.rule != SantaRule::kIid) {
+      bound_samples(head);
     }
     __syncwarp();
     add_up_counts(head);
@@ -225,6 +227,21 @@ class TileDraws {
     const bool own =
         tile < own_.tiles && distance >= 0 && block * own_.step == distance && block < own_.count;
     return own ? (block << per_block_log2) + (tile & ((1 << per_block_log2) - 1)) : -1;
+  }
+
+  /// Which samples may lie in each of the CTA's tiles. Threshold m lies between the masses m and
+  /// m + 1 strata up; estimates of those are off by less than a quarter.
+  __device__ void bound_samples(int head) const {
+    const Strata& strata = heads_[head].strata;
+#pragma unroll 1
+    for (int own = lane_; own < own_.own_tiles; own += kWarp) {
+      TileDraw& draw = draws_[head * own_.own_tiles + own];
+      if (draw.mass == 0) continue;
+      const float begin = static_cast<float>(draw.start) * strata.per_mass;
+      const float end = static_cast<float>(draw.start + draw.mass) * strata.per_mass;
+      draw.first = static_cast<std::uint32_t>(max(static_cast<int>(begin) - 1, 0));
+      draw.end = min(static_cast<std::uint32_t>(end) + 2, a_.samples);
+    }
   }
 
   /// Which samples lie in each of the CTA's tiles: those between two masses.

@@ -93,28 +93,33 @@ class SantaGather {
     write_sums(sharing);
   }
 
-  /// The row of the head's sample e of this CTA, or -1 if it is another's.
+  /// The row of sample e among those that may be this CTA's, or -1 if it is another's.
   __device__ int row_of(const TileDraws& draws, int head, std::uint32_t e) const {
     const TileDraw* tiles = draws_ + head * own_.own_tiles;
     const bool independent = a_.rule == SantaRule::kIid;
     const std::uint64_t place = independent ? draws.threshold_of(head, e) : e;
-    int low = 0;  // last tile that begins at or before the place
-    int high = own_.own_tiles;
-#pragma unroll 1
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      const std::uint64_t begin = independent ? tiles[middle].start : tiles[middle].before;
-      (begin <= place ? low : high) = middle;
+    int own = 0;  // last tile that begins at or before the place
+#pragma unroll 4
+    for (int i = 1; i < own_.own_tiles; ++i) {
+      own += (independent ? tiles[i].start : tiles[i].before) <= place ? 1 : 0;
     }
-    const TileDraw& draw = tiles[low];
-    std::uint32_t units;
-    if (independent) {
-      if (place < draw.start || place - draw.start >= draw.mass) return -1;
-      units = units_above(place - draw.start, draw.scale) - 1;
-    } else {
-      units = units_below(draws, head, draw, e - draw.before);
+    const TileDraw& draw = tiles[own];
+    const std::uint32_t* prefix = prefix_of_tile(head, own);
+    const int first_row = draw.tile << a_.tile_log2;
+    if (is_budgeted()) {
+      const std::uint32_t units = units_below(draws, head, draw, e - draw.before);
+      return first_row + rows_below(prefix, 1, std::uint64_t{units} + 1);
     }
-    return (draw.tile << a_.tile_log2) + row_above(prefix_of_tile(head, low), units);
+    const std::uint64_t threshold =
+        independent ? place : draws.threshold_of(head, draw.first + e - draw.before);
+    if (threshold < draw.start || threshold - draw.start >= draw.mass) return -1;
+    // The first row whose mass, (prefix * mantissa) >> shift, exceeds the threshold.
+    const std::uint64_t bound = (threshold - draw.start + 1) << draw.scale.shift;
+    return first_row + rows_below(prefix, draw.scale.mantissa, bound);
+  }
+
+  __device__ bool is_budgeted() const {
+    return a_.rule == SantaRule::kLargestRemainder || a_.rule == SantaRule::kSystematicBudgets;
   }
 
   /// Prefix sums of an own tile.
@@ -130,12 +135,6 @@ class SantaGather {
   /// A tile's sample takes the tile's first row whose prefix sum exceeds this.
   __device__ std::uint32_t units_below(const TileDraws& draws, int head, const TileDraw& draw,
                                        std::uint32_t sample) const {
-    const bool budgeted =
-        a_.rule == SantaRule::kLargestRemainder || a_.rule == SantaRule::kSystematicBudgets;
-    if (!budgeted) {
-      const std::uint32_t m = draw.first + sample;
-      return units_above(draws.threshold_of(head, m) - draw.start, draw.scale) - 1;
-    }
     std::uint32_t offset = heads_[head].offset;
     if (a_.offset_per_tile) {
       offset =
@@ -145,13 +144,30 @@ class SantaGather {
     return static_cast<std::uint32_t>(strata.threshold(sample, offset));
   }
 
-  __device__ int row_above(const std::uint32_t* prefix, std::uint32_t units) const {
-    int row = 0;
-#pragma unroll 1
-    for (int step = 1 << a_.tile_log2 >> 1; step > 0; step /= 2) {
-      if (prefix[row + step - 1] <= units) row += step;
+  /// How many of a tile's prefix sums, times `factor`, are below `bound`; not all are. Two rounds
+  /// of 16 independent loads take less time than 8 that depend on each other.
+  __device__ int rows_below(const std::uint32_t* prefix, std::uint32_t factor,
+                            std::uint64_t bound) const {
+    constexpr int kAtOnce = 16;
+    static_assert(kAtOnce * kAtOnce == kBlockTokens);
+    int before = 0;
+#pragma unroll
+    for (int i = 0; i < kAtOnce - 1; ++i) {
+      const int last = kAtOnce * i + kAtOnce - 1;
+      if (last >> a_.tile_log2 != 0) break;
+      before += std::uint64_t{prefix[last]} * factor < bound ? kAtOnce : 0;
     }
-    return row;
+    const auto* words = reinterpret_cast<const uint4*>(prefix + before);
+    int rows = before;
+#pragma unroll
+    for (int i = 0; i < kAtOnce / 4; ++i) {
+      const uint4 word = words[i];
+      rows += std::uint64_t{word.x} * factor < bound ? 1 : 0;
+      rows += std::uint64_t{word.y} * factor < bound ? 1 : 0;
+      rows += std::uint64_t{word.z} * factor < bound ? 1 : 0;
+      rows += std::uint64_t{word.w} * factor < bound ? 1 : 0;
+    }
+    return rows;
   }
 
   /// Sums of drawn V rows. A head's samples are shared by the warps that there are for it.

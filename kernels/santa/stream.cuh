@@ -26,8 +26,11 @@ struct PrefixSums {
     float highest = __uint_as_float(word[0]);
 #pragma unroll
     for (int i = 1; i < kTokens; ++i) highest = fmaxf(highest, __uint_as_float(word[i]));
-    for (int distance = 1; distance < lanes; distance *= 2) {
-      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
+#pragma unroll
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      if (distance < lanes) {
+        highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
+      }
     }
     const bool empty = highest == -INFINITY;
     std::uint32_t sum = 0;
@@ -38,7 +41,8 @@ struct PrefixSums {
       word[i] = sum;
     }
     std::uint32_t before = sum;
-    for (int distance = 1; distance < lanes; distance *= 2) {
+#pragma unroll
+    for (int distance = 1; distance < kWarp; distance *= 2) {  // in_tile < lanes
       const std::uint32_t other = __shfl_up_sync(0xffffffffu, before, distance);
       if (in_tile >= distance) before += other;
     }
