@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/host_device.h"
+#include "kernels/device/geometry.h"
 #include "kernels/device/step.h"
 
 namespace kvsim {
@@ -66,10 +67,35 @@ struct TeamSplit {
     return {first, cta_of(t.end - 1) - first + 1};
   }
   KVSIM_HD std::int32_t teams() const { return batch * kv_heads; }
+  KVSIM_HD std::int32_t most_units_per_cta() const {
+    return ctas_per_team > 0 ? (units_before[1] + ctas_per_team - 1) / ctas_per_team
+                             : (total() + ctas - 1) / ctas;
+  }
 };
 
-/// Units of `unit_tokens` over at most `most_ctas` CTAs, none with fewer than `least_units`.
-TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, int unit_tokens,
-                     int most_ctas, int least_units);
+/// What a split depends on.
+struct UnitCounts {
+  std::int64_t sequences = 0;
+  std::int64_t kv_heads = 1;
+  std::int64_t units = 0;  // of one KV head, over all sequences
+  std::int64_t most = 0;   // of one sequence
+  bool equal = true;       // all sequences have as many tokens
+
+  std::int64_t teams() const { return sequences * kv_heads; }
+  std::int64_t total() const { return units * kv_heads; }
+};
+
+/// How a split's CTAs are dealt out to teams; fields as in TeamSplit.
+struct CtaCounts {
+  std::int64_t ctas = 1;
+  std::int64_t ctas_per_team = 0;
+};
+
+/// The rule, for kernels (plan_teams) and for the cost model (plan_splits) alike.
+CtaCounts deal_out_ctas(const UnitCounts& counts, const SplitUnit& unit, int most_ctas);
+
+/// Units over at most `most_ctas` CTAs.
+TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, const SplitUnit& unit,
+                     int most_ctas);
 
 }  // namespace kvsim

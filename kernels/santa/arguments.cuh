@@ -7,16 +7,13 @@
 #include "kernels/device/step.h"
 #include "kernels/device/team_split.h"
 #include "kernels/device/units.cuh"
+#include "kernels/santa/blocks.h"
 #include "kernels/santa/rule.h"
 
 // What the two halves of the SANTA kernels share: stream.cuh (keys to tile records and prefix sums)
 // and gather.cuh (records to samples to output). Fused in one launch, or one launch each.
 
 namespace kvsim::device {
-
-inline constexpr int kBlockTokens = 256;  // what a CTA takes at once: one or more tiles
-inline constexpr int kBlockLog2 = 8;
-inline constexpr int kStashRow = kBlockTokens + 4;  // words, padded against bank conflicts
 
 enum class SantaRule { kSystematic, kStratified, kIid, kLargestRemainder, kSystematicBudgets };
 
@@ -42,10 +39,11 @@ struct SantaArguments {
 
 template <int D, bool kLarge>
 struct SantaShape {
-  static constexpr int kWarps = kLarge ? 8 : 4;
+  static constexpr int kWarps = stream_warps(kLarge);
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kStages = D == 64 ? 8 : (D == 128 ? 4 : 2);
-  static constexpr int kRingBytes = kWarps * kStages * UnitTile<D>::kBytes;
+  static constexpr int kStages = stream_stages(D);
+  static constexpr int kRingBytes = stream_ring_bytes(D, kLarge);
+  static_assert(kRingBytes == kWarps * kStages * UnitTile<D>::kBytes);
   static constexpr int kUnitsPerWarp = kBlockTokens / kUnitTokens / kWarps;
 };
 
@@ -59,14 +57,7 @@ struct SantaShared {
       : scored(reinterpret_cast<std::uint32_t*>(shared + ring_bytes)),
         finished(scored + a.blocks_per_cta),
         stash(scored + flag_words(a.blocks_per_cta)) {}
-
-  /// 32-bit words before the stash.
-  KVSIM_HD static int flag_words(int blocks_per_cta) { return (2 * blocks_per_cta + 31) / 32 * 32; }
 };
-
-/// Blocks beyond the resident ones take turns in a few more slots while they are scored; their
-/// prefix sums go to global memory.
-inline constexpr int kStagingBlocks = 3;
 
 __device__ inline bool is_spilled(const SantaArguments& a, int index) {
   return index >= a.resident_blocks;

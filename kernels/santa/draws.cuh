@@ -105,9 +105,6 @@ class TileDraws {
     return budgets ? heads_[head].budget_offset : heads_[head].offset;
   }
 
-  static constexpr int kTilesPerLane = 4;
-  static constexpr int kTilesAtOnce = kWarp * kTilesPerLane;
-
   /// A lane's consecutive tiles of one head.
   struct LaneTiles {
     float highest[kTilesPerLane];

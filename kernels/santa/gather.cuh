@@ -197,10 +197,10 @@ class SantaGather {
     }
   }
 
-  /// Takes up to 4 runs off `runs`; all their loads are under way at once.
+  /// Takes a few runs off `runs`; all their loads are under way at once.
   __device__ void add_batch(float (&sum)[kColumns], const T* v, float drawn,
                             std::uint32_t& runs) const {
-    constexpr int kBatch = 4;
+    constexpr int kBatch = kSampledRowsAtOnce;
     constexpr int kWords = kColumns / 2;
     std::uint32_t words[kBatch][kWords];
     float count[kBatch];

@@ -263,7 +263,7 @@ class TopkGather {
                  total.value / total.sum);
   }
 
-  static constexpr int kBatch = 8;
+  static constexpr int kBatch = kSelectedRowsAtOnce;
 
   const TopkArguments& exchange_;
   const SantaArguments& a_;
