@@ -30,18 +30,30 @@ void count_cuts(const Shape& shape, const SplitUnit& unit, std::int64_t total, s
   std::size_t sequence = 0;
   std::int64_t begin = 0;  // of the sequence in the flat order
   std::int64_t units = units_in(shape.contexts[0], unit);
+  std::int64_t team = 0;
+  std::int64_t team_end = units;
   std::int64_t first_team = 0;  // of the share
   std::int64_t cut_team = -1;
-  for (std::int64_t cta = 1; cta <= ctas; ++cta) {
-    const std::int64_t last = total * cta / ctas - 1;  // unit of the share
-    while (last >= begin + units * shape.kv_heads) {
-      begin += units * shape.kv_heads;
-      units = units_in(shape.contexts[++sequence], unit);
+  std::int64_t end = 0;  // of the share: total * (cta + 1) / ctas, without dividing
+  std::int64_t rest = 0;
+  for (std::int64_t cta = 0; cta < ctas; ++cta) {
+    end += total / ctas;
+    rest += total % ctas;
+    if (rest >= ctas) {
+      rest -= ctas;
+      ++end;
     }
-    const std::int64_t of_sequence = (last - begin) / units;
-    const std::int64_t team = static_cast<std::int64_t>(sequence) * shape.kv_heads + of_sequence;
+    if (end > team_end) {
+      while (end > begin + units * shape.kv_heads) {
+        begin += units * shape.kv_heads;
+        units = units_in(shape.contexts[++sequence], unit);
+      }
+      const std::int64_t of_sequence = (end - 1 - begin) / units;
+      team = static_cast<std::int64_t>(sequence) * shape.kv_heads + of_sequence;
+      team_end = begin + (of_sequence + 1) * units;
+    }
     plan.most_teams = std::max(plan.most_teams, static_cast<double>(team - first_team + 1));
-    const bool cut = (of_sequence + 1) * units != last + 1 - begin;
+    const bool cut = end < team_end;
     first_team = cut ? team : team + 1;
     if (!cut) continue;
     plan.partials += team == cut_team ? 1 : 2;

@@ -58,7 +58,7 @@ struct MeasureCase {
   MeasureLayout layout = MeasureLayout::kHnd;
   int page_tokens = 16;  // of a paged layout; a power of two
   double query_sd = 1;
-  std::optional<TracedStep> traced;  // shape and type are its own then
+  std::optional<TracedStep> traced = {};  // shape and type are its own then
 
   std::int32_t max_context() const;
   std::int64_t prompt_tokens() const { return traced ? traced->prompt_tokens : max_context(); }
