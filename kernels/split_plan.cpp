@@ -64,9 +64,10 @@ void count_cuts(const Shape& shape, const SplitUnit& unit, std::int64_t total, s
 
 }  // namespace
 
-SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, const SplitUnit& unit) {
+SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, const SplitUnit& unit,
+                      bool own_ctas) {
   const UnitCounts counts = count_units(shape, unit);
-  const CtaCounts ctas = deal_out_ctas(counts, unit, limits.sms);
+  const CtaCounts ctas = deal_out_ctas(counts, unit, limits.sms, own_ctas);
   SplitPlan plan;
   plan.launch = {static_cast<double>(ctas.ctas), static_cast<double>(limits.sms)};
   plan.ctas_per_team = static_cast<double>(ctas.ctas_per_team);

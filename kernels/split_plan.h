@@ -26,7 +26,8 @@ struct SplitPlan {
 
 /// In closed form, but for a walk over the borders of contiguous shares. Batches that no kernel
 /// takes at once are split as if one did.
-SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, const SplitUnit& unit);
+SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, const SplitUnit& unit,
+                      bool own_ctas = true);
 
 /// Bytes of one head's partial result as released kernels merge it: output, maximum and sum in
 /// float32; and as our CTAs exchange it: a launch number with every word, and head sizes padded.

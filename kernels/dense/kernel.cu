@@ -19,11 +19,12 @@ using namespace device;
 
 constexpr float kLog2e = 1.44269504f;
 
+/// What the beginning of a kernel reads lies close together: constants are fetched line by line.
 struct DenseArguments {
-  DeviceStep step;
-  TeamSplit split;
   Partials partials;
   std::int32_t group = 1;  // of the step: a division less
+  TeamSplit split;
+  DeviceStep step;
 };
 
 /// Sizes of one instance: warps and stages fill 128 KB of shared memory, which keeps enough bytes
@@ -112,7 +113,7 @@ struct Accumulator {
   }
 };
 
-template <typename T, int D, int kHeads8, bool kLarge>
+template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 class DenseCta {
  public:
   using Shape = DenseShape<D, kHeads8, kLarge>;
@@ -125,12 +126,11 @@ class DenseCta {
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +
               static_cast<std::uint32_t>(warp_ * Shape::kStages * Shape::kStageBytes)),
-        ahead_(units_of_worker(a_.split, static_cast<int>(blockIdx.x), warp_, Shape::kWarps)),
+        ahead_(units_of_warp<kTeams>(a_.split, warp_, Shape::kWarps)),
         keys_(a_.step.k, a_.step.head_dim, lane_, evict_first_policy()),
         values_(a_.step.v, a_.step.head_dim, lane_, evict_first_policy()) {}
 
   __device__ void run() {
-    const int cta = static_cast<int>(blockIdx.x);
     TeamSplit::Team team = ahead_.team;
     const TeamSplit::Team first = team;
     std::int32_t position = ahead_.position;
@@ -146,7 +146,7 @@ class DenseCta {
     }
     std::uint32_t tile = ring_;
     while (true) {
-      const Sharing sharing = sharing_of(a_.split, team, cta);
+      const Sharing sharing = sharing_of<kTeams>(a_.split, team);
       sums_.clear();
       const std::int32_t stop = min(team.end, ahead_.end);
       int tokens = tokens_from(team, position);
@@ -157,17 +157,17 @@ class DenseCta {
                    : tile + Shape::kStageBytes;
         tokens -= ahead_.step * kUnitTokens;
       }
-      if (launch_ == 0) launch_ = LaunchCounter::number(launches, gridDim.x);
+      if (launch_ == 0) launch_ = LaunchCounter::number(launches);
       merge_warps(team, sharing);
-      if (team.end >= ahead_.end) break;
+      if (kTeams || team.end >= ahead_.end) break;
       team = a_.split.next(team);
       load_queries(team);
     }
     __syncthreads();
-    if (threadIdx.x == 0) a_.partials.launches.leave();
+    if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
 #pragma unroll 1
-    for (int i = 0; i < 2; ++i) {  // one copy of the code for the share's first and last team
-      if (i == 0 || team.begin != first.begin) merge_team(i == 0 ? first : team, cta);
+    for (int i = 0; i < (kTeams ? 1 : 2); ++i) {  // the share's first and last team
+      if (i == 0 || team.begin != first.begin) merge_team(i == 0 ? first : team);
     }
   }
 
@@ -177,7 +177,7 @@ class DenseCta {
   }
 
   __device__ int tokens_from(const TeamSplit::Team& team, std::int32_t position) const {
-    return a_.step.contexts[static_cast<std::size_t>(team.sequence)] -
+    return context_of<kTeams>(a_.step, team.sequence) -
            (position - team.begin) * kUnitTokens;
   }
 
@@ -268,27 +268,25 @@ class DenseCta {
       for (int w = 0; w < Shape::kWarps; ++w) {
         highest = fmaxf(highest, weights_[w * Shape::kHeads + head].x);
       }
-      Weighted a{0, 0, highest};
-      float next = 0;
+      WeightedPair total{0, 0, 0, highest};
 #pragma unroll
       for (int w = 0; w < Shape::kWarps; ++w) {
         const float2 weight = weights_[w * Shape::kHeads + head];
         const float2 value = *reinterpret_cast<const float2*>(
             scratch_ + (w * Shape::kHeads + head) * Shape::kRow + column);
         const float factor = rescale(weight.x, highest);
-        a.sum += factor * weight.y;
-        a.value += factor * value.x;
-        next += factor * value.y;
+        total.sum += factor * weight.y;
+        total.a += factor * value.x;
+        total.b += factor * value.y;
       }
       if (alone) {
-        write_output(team, head, column, a);
-        write_output(team, head, column + 1, {next, a.sum, a.highest});
+        write_output(team, head, column, total);
         continue;
       }
-      publish(a_.partials.values + slot * (group * D / 2) + i, __float_as_uint(a.value),
-              __float_as_uint(next), launch_);
+      publish(a_.partials.values + slot * (group * D / 2) + i, __float_as_uint(total.a),
+              __float_as_uint(total.b), launch_);
       if (column == 0) {
-        publish(a_.partials.weights + slot * group + head, __float_as_uint(a.sum),
+        publish(a_.partials.weights + slot * group + head, __float_as_uint(total.sum),
                 __float_as_uint(highest), launch_);
       }
     }
@@ -318,26 +316,28 @@ class DenseCta {
     }
   }
 
-  __device__ void merge_team(const TeamSplit::Team& team, int cta) {
-    const Sharing sharing = sharing_of(a_.split, team, cta);
+  __device__ void merge_team(const TeamSplit::Team& team) {
+    const Sharing sharing = sharing_of<kTeams>(a_.split, team);
     if (sharing.members == 1) return;
-    const TeamSum<D, Shape::kWarps, true> sum(
-        a_.partials, a_.group,
-        reinterpret_cast<Weighted*>(reinterpret_cast<char*>(scratch_) - Shape::kRingBytes),
-        launch_);  // the ring is empty by now
-    sum.run(sharing, cta, [&](int head, int column, const Weighted& total) {
+    // The ring is empty by now.
+    auto* scratch = reinterpret_cast<char*>(scratch_) - Shape::kRingBytes;
+    const TeamSum<D, Shape::kThreads, true> sum(
+        a_.partials, a_.group, reinterpret_cast<WeightedPair*>(scratch), launch_);
+    sum.run(sharing, [&](int head, int column, const WeightedPair& total) {
       write_output(team, head, column, total);
     });
   }
 
-  __device__ void write_output(const TeamSplit::Team& team, int head, int column, Weighted total) {
+  __device__ void write_output(const TeamSplit::Team& team, int head, int column,
+                               WeightedPair total) {
     if (column >= a_.step.head_dim) return;
     const std::int64_t row = first_head(team) + head;
     if (a_.step.sink_logits != nullptr) {
       const float sink = a_.step.sink_logits[team.kv_head * a_.group + head] * kLog2e;
-      total.add({0, 1, sink});
+      total.add({0, 0, 1, sink});
     }
-    store_output(a_.step, row * a_.step.head_dim + column, total.value / total.sum);
+    store_output(a_.step, row * a_.step.head_dim + column, total.a / total.sum,
+                 total.b / total.sum);
   }
 
   const DenseArguments& a_;
@@ -346,7 +346,7 @@ class DenseCta {
   int warp_;
   int lane_;
   std::uint32_t ring_;
-  UnitStream ahead_;
+  UnitStream<kTeams> ahead_;
   std::uint32_t launch_ = 0;  // this launch's number
   int ahead_tokens_ = 0;      // from the stream's position to the end of its sequence
   UnitReader<T, D> keys_;
@@ -355,11 +355,11 @@ class DenseCta {
   Accumulator<D, kHeads8> sums_;
 };
 
-template <typename T, int D, int kHeads8, bool kLarge>
+template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(DenseShape<D, kHeads8, kLarge>::kThreads, 1)
     dense_kernel(const __grid_constant__ DenseArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  DenseCta<T, D, kHeads8, kLarge>(arguments, shared).run();
+  DenseCta<T, D, kHeads8, kLarge, kTeams>(arguments, shared).run();
 }
 
 class DenseKernel : public Kernel {
@@ -377,14 +377,17 @@ class DenseKernel : public Kernel {
 
   void launch(const DeviceStep& step, const DeviceLimits& limits, std::byte* workspace,
               CUstream_st* stream) const override {
-    const DenseArguments arguments{step, split(step, limits), layout(step, limits, workspace).first,
-                                   step.group()};
+    const DenseArguments arguments{layout(step, limits, workspace).first, step.group(),
+                                   split(step, limits), step};
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
+      using T = typename I::Element;
       using Shape = DenseShape<I::kDim, I::kHeads8, I::kLarge>;
-      kvsim::launch(dense_kernel<typename I::Element, I::kDim, I::kHeads8, I::kLarge>, arguments,
-                    arguments.split.ctas, Shape::kThreads, Shape::kSharedBytes, stream,
-                    /*cooperative=*/true);
+      auto* kernel = arguments.split.ctas_per_team > 0
+                         ? dense_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>
+                         : dense_kernel<T, I::kDim, I::kHeads8, I::kLarge, false>;
+      kvsim::launch(kernel, arguments, grid_of(arguments.split), Shape::kThreads,
+                    Shape::kSharedBytes, stream, /*cooperative=*/true);
     });
   }
 

@@ -43,20 +43,26 @@ __device__ inline TaggedPair peek(const TaggedPair* source) {
           {static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32)}};
 }
 
-/// Numbers the launches over one workspace: every CTA of every launch (of `ctas` each) leaves once,
-/// after it has read the number, so the number cannot change under a launch that reads it.
+/// Numbers the launches over one workspace: the CTAs of a launch, each of which leaves once, add
+/// 1024 in all, so the number cannot change under a launch that reads it.
 struct LaunchCounter {
+  static constexpr int kAddedLog2 = 10;  // more than there are CTAs
+
   unsigned long long* left = nullptr;
 
   /// Starts the load; `number` of it is computed when it is needed, so that nobody waits here.
   __device__ unsigned long long read() const {
     return *const_cast<const volatile unsigned long long*>(left);
   }
-  __device__ static std::uint32_t number(unsigned long long read, std::uint32_t ctas) {
-    return 1 + static_cast<std::uint32_t>(read / ctas);
+  __device__ static std::uint32_t number(unsigned long long read) {
+    return 1 + static_cast<std::uint32_t>(read >> kAddedLog2);
   }
   /// By one thread of the CTA, when all its threads have used the number.
-  __device__ void leave() const { atomicAdd(left, 1ull); }
+  __device__ void leave(int ctas) const {
+    const int others = ctas - 1;
+    atomicAdd(left, static_cast<unsigned long long>(
+                        this_cta() == 0 ? (1 << kAddedLog2) - others : 1));
+  }
 };
 
 /// 2^(a - b), zero if a is -infinity (nothing was seen).
@@ -64,17 +70,20 @@ __device__ inline float rescale(float a, float b) {
   return a == -INFINITY ? 0.0f : fast_exp2(a - b);
 }
 
-/// A sum of weighted values and its softmax state: value and sum are in units of 2^highest.
-struct Weighted {
-  float value = 0;
+/// Sums of weighted values of two neighbouring columns and their softmax state: all but `highest`
+/// are in units of 2^highest.
+struct alignas(16) WeightedPair {
+  float a = 0;
+  float b = 0;
   float sum = 0;
   float highest = -INFINITY;
 
-  __device__ void add(const Weighted& other) {
+  __device__ void add(const WeightedPair& other) {
     const float now = fmaxf(fmaxf(highest, other.highest), -FLT_MAX);  // never -inf - -inf
     const float mine = fast_exp2(highest - now);
     const float theirs = fast_exp2(other.highest - now);
-    value = mine * value + theirs * other.value;
+    a = mine * a + theirs * other.a;
+    b = mine * b + theirs * other.b;
     sum = mine * sum + theirs * other.sum;
     highest = now;
   }
@@ -88,8 +97,7 @@ struct Partials {
   LaunchCounter launches;         // one per workspace
 };
 
-/// How a team is shared, as one of its CTAs sees it. Not inlined: code that runs once is fetched
-/// once, and instruction fetches are what a short kernel waits for.
+/// How a team is shared, as one of its CTAs sees it.
 struct Sharing {
   int members;     // CTAs that work on the team
   int first;       // the first of them
@@ -97,104 +105,107 @@ struct Sharing {
   int first_slot;  // of the first CTA's; those of the others are 2 * cta
 };
 
-__device__ inline int slot_of(const TeamSplit& split, const TeamSplit::Team& team, int cta) {
-  const bool first = split.ctas_per_team > 0 || split.share_begin(cta) >= team.begin;
-  return 2 * cta + (first ? 0 : 1);
+template <bool kTeams>
+__device__ inline Sharing sharing_of(const TeamSplit& split, const TeamSplit::Team& team) {
+  const int cta = this_cta();
+  if constexpr (kTeams) {
+    const int first = cta - static_cast<int>(blockIdx.x);
+    return {static_cast<int>(gridDim.x), first, 2 * cta, 2 * first};
+  } else {
+    const int first = split.cta_of(team.begin);
+    const int members = split.cta_of(team.end - 1) - first + 1;
+    return {members, first, 2 * cta + (split.share_begin(cta) >= team.begin ? 0 : 1),
+            2 * first + (split.share_begin(first) >= team.begin ? 0 : 1)};
+  }
 }
 
-__device__ __noinline__ inline Sharing sharing_of(const TeamSplit& split, TeamSplit::Team team,
-                                                  int cta) {
-  const TeamSplit::Members members = split.members(team);
-  return {members.count, members.first, slot_of(split, team, cta),
-          slot_of(split, team, members.first)};
-}
-
-/// Each CTA of a team adds up its slice of the team's group * D columns over all members.
-template <int D, int kWarps, bool kWeighted>
+/// Each CTA of a team adds up its slice of the team's group * D columns over all members. Threads
+/// take two columns each; those that share columns take members of their own.
+template <int D, int kThreads, bool kWeighted>
 class TeamSum {
  public:
-  /// `scratch`: [kWarps, 32].
-  __device__ TeamSum(const Partials& partials, int group, Weighted* scratch, std::uint32_t launch)
+  /// `scratch`: [kThreads].
+  __device__ TeamSum(const Partials& partials, int group, WeightedPair* scratch,
+                     std::uint32_t launch)
       : partials_(partials), group_(group), scratch_(scratch), launch_(launch) {}
 
-  /// Called by all threads of the CTA; calls write(head, column, Weighted) once per column of the
-  /// CTA's slice.
+  /// Called by the CTA's first kThreads threads; calls write(head, column, WeightedPair) once for every two
+  /// columns of the CTA's slice.
   template <typename Write>
-  __device__ void run(const Sharing& sharing, int cta, const Write& write) const {
-    const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int columns = group_ * D;
-    const int slice = (columns + sharing.members - 1) / sharing.members;
-    const int begin = (cta - sharing.first) * slice;
-    const int end = min(begin + slice, columns);
-    int ways_log2 = kWarpsLog2;  // warps that share a column, each with its own members
-    while ((1 << ways_log2) > sharing.members) --ways_log2;
-    const int way = warp & ((1 << ways_log2) - 1);
-    const int chunk = kWarp << (kWarpsLog2 - ways_log2);
+  __device__ void run(const Sharing& sharing, const Write& write) const {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int pairs = group_ * (D / 2);
+    const int slice = (pairs + sharing.members - 1) / sharing.members;
+    const int begin = (this_cta() - sharing.first) * slice;
+    const int end = min(begin + slice, pairs);
+    const int width_log2 = min(32 - __clz(slice - 1), kThreadsLog2);  // of the threads over pairs
 #pragma unroll 1
-    for (int base = begin; base < end; base += chunk) {
-      const int column = base + (warp >> ways_log2) * kWarp + lane;
-      Weighted sum;
-      if (column < end) sum = add_members(sharing, column, way, 1 << ways_log2);
-      __syncthreads();
-      scratch_[threadIdx.x] = sum;
-      __syncthreads();
-      if (way != 0 || column >= end) continue;
+    for (int base = begin; base < end; base += 1 << width_log2) {
+      const int pair = base + (thread & ((1 << width_log2) - 1));
+      WeightedPair total;
 #pragma unroll 1
-      for (int other = 1; other < 1 << ways_log2; ++other) {
-        add(sum, scratch_[threadIdx.x + static_cast<unsigned>(other * kWarp)]);
+      for (int member = thread >> width_log2; member < sharing.members && pair < end;
+           member += kThreads >> width_log2) {
+        add(total, partial_of(sharing, member, pair));
       }
-      write(column / D, column % D, sum);
+      if (!add_ways(total, width_log2) || pair >= end) continue;
+      write(pair / (D / 2), pair % (D / 2) * 2, total);
     }
   }
 
  private:
-  static constexpr int kWarpsLog2 = kWarps == 8 ? 3 : (kWarps == 4 ? 2 : 1);
-  static_assert(1 << kWarpsLog2 == kWarps);
+  static constexpr int kThreadsLog2 = kThreads == 256 ? 8 : (kThreads == 128 ? 7 : 6);
+  static_assert(1 << kThreadsLog2 == kThreads);
 
-  __device__ static void add(Weighted& sum, const Weighted& other) {
+  __device__ static void add(WeightedPair& total, const WeightedPair& other) {
     if constexpr (kWeighted) {
-      sum.add(other);
+      total.add(other);
     } else {
-      sum.value += other.value;
+      total.a += other.a;
+      total.b += other.b;
     }
   }
 
-  /// Members first, first + ways, … of one column; the loads of several are under way at once.
-  __device__ Weighted add_members(const Sharing& sharing, int column, int first, int ways) const {
-    constexpr int kAtOnce = 4;
-    Weighted sum;
+  /// Adds up the threads that share a pair; true for the one that has the total.
+  __device__ bool add_ways(WeightedPair& total, int width_log2) const {
+    const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll 1
-    for (int base = first; base < sharing.members; base += kAtOnce * ways) {
-      TaggedPair value[kAtOnce];
-      TaggedPair weight[kAtOnce];
-      bool complete = false;
-      while (!complete) {
-        complete = true;
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const int member = min(base + j * ways, sharing.members - 1);
-          const int slot = member == 0 ? sharing.first_slot : 2 * (sharing.first + member);
-          value[j] = peek(partials_.values + slot * (group_ * D / 2) + column / 2);
-          if (kWeighted) weight[j] = peek(partials_.weights + slot * group_ + column / D);
-        }
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          complete = complete && is_current(value[j]) && (!kWeighted || is_current(weight[j]));
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        if (base + j * ways >= sharing.members) continue;
-        const float v = __uint_as_float(column % 2 == 0 ? value[j].a.word : value[j].b.word);
-        if constexpr (kWeighted) {
-          add(sum, {v, __uint_as_float(weight[j].a.word), __uint_as_float(weight[j].b.word)});
-        } else {
-          add(sum, {v, 0, 0});
-        }
-      }
+    for (int distance = kWarp / 2; distance >> width_log2 != 0; distance /= 2) {
+      WeightedPair other;
+      other.a = __shfl_xor_sync(0xffffffffu, total.a, distance);
+      other.b = __shfl_xor_sync(0xffffffffu, total.b, distance);
+      if (kWeighted) other.sum = __shfl_xor_sync(0xffffffffu, total.sum, distance);
+      if (kWeighted) other.highest = __shfl_xor_sync(0xffffffffu, total.highest, distance);
+      add(total, other);
     }
-    return sum;
+    sync_workers<kThreads>();
+    scratch_[thread] = total;
+    sync_workers<kThreads>();
+    if (thread >> width_log2 != 0) return false;
+#pragma unroll 1
+    for (int other = max(1 << width_log2, kWarp); other + thread < kThreads;
+         other += max(1 << width_log2, kWarp)) {
+      add(total, scratch_[thread + other]);
+    }
+    return true;
+  }
+
+  /// Waits for a member's part of this launch.
+  __device__ WeightedPair partial_of(const Sharing& sharing, int member, int pair) const {
+    const int slot = member == 0 ? sharing.first_slot : 2 * (sharing.first + member);
+    TaggedPair value;
+    TaggedPair weight;
+    do {
+      value = peek(partials_.values + slot * (group_ * D / 2) + pair);
+      if (kWeighted) weight = peek(partials_.weights + slot * group_ + pair / (D / 2));
+    } while (!is_current(value) || (kWeighted && !is_current(weight)));
+    const float a = __uint_as_float(value.a.word);
+    const float b = __uint_as_float(value.b.word);
+    if constexpr (kWeighted) {
+      return {a, b, __uint_as_float(weight.a.word), __uint_as_float(weight.b.word)};
+    } else {
+      return {a, b, 0, 0};
+    }
   }
 
   __device__ bool is_current(const TaggedPair& pair) const {
@@ -203,7 +214,7 @@ class TeamSum {
 
   const Partials& partials_;
   int group_;
-  Weighted* scratch_;
+  WeightedPair* scratch_;
   std::uint32_t launch_;
 };
 

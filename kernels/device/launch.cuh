@@ -12,6 +12,7 @@
 #include "kernels/device/check.cuh"
 #include "kernels/device/geometry.h"
 #include "kernels/device/step.h"
+#include "kernels/device/team_split.h"
 
 namespace kvsim {
 
@@ -93,9 +94,17 @@ void dispatch(const DeviceStep& step, const DeviceLimits& limits, const Visit& v
   dispatch_dim<__half>(step, limits, visit);
 }
 
+/// The grid of a split's kernels: one dimension each for a team's CTAs, KV heads and sequences, or
+/// one for all CTAs.
+inline dim3 grid_of(const TeamSplit& split) {
+  if (split.ctas_per_team == 0) return dim3(static_cast<unsigned>(split.ctas));
+  return dim3(static_cast<unsigned>(split.ctas_per_team), static_cast<unsigned>(split.kv_heads),
+              static_cast<unsigned>(split.batch));
+}
+
 /// Launches `kernel`; `cooperative` guarantees that all its CTAs run at once.
 template <typename Arguments>
-void launch(void (*kernel)(Arguments), const Arguments& arguments, int ctas, int threads,
+void launch(void (*kernel)(Arguments), const Arguments& arguments, dim3 grid, int threads,
             int shared_bytes, CUstream_st* stream, bool cooperative = false) {
   check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
@@ -104,7 +113,7 @@ void launch(void (*kernel)(Arguments), const Arguments& arguments, int ctas, int
   attribute.id = cudaLaunchAttributeCooperative;
   attribute.val.cooperative = cooperative ? 1 : 0;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(ctas));
+  config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = stream;

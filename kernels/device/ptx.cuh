@@ -42,6 +42,47 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// Waits for the first kThreads threads of the CTA, a whole number of warps.
+template <int kThreads>
+__device__ inline void sync_workers() {
+  asm volatile("barrier.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+/// The same; true if `value` is for any of them.
+template <int kThreads>
+__device__ inline bool any_of_workers(bool value) {
+  int any;
+  asm volatile(
+      "{ .reg .pred p, q; setp.ne.s32 p, %1, 0; barrier.red.or.pred q, 1, %2, p; "
+      "selp.s32 %0, 1, 0, q; }"
+      : "=r"(any)
+      : "r"(value ? 1 : 0), "n"(kThreads)
+      : "memory");
+  return any != 0;
+}
+
+// Barriers in shared memory that are used once: what a thread has written before it arrives is
+// there for those who have waited.
+
+__device__ inline void init_barrier(std::uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+               : "memory");
+}
+__device__ inline void arrive(std::uint64_t* barrier) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(
+                   shared_address(barrier))
+               : "memory");
+}
+__device__ inline void wait_for(std::uint64_t* barrier) {
+  int done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], 0; selp.s32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(shared_address(barrier))
+        : "memory");
+  }
+}
+
 struct Fragment4 {
   std::uint32_t r[4];
 };

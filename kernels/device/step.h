@@ -18,7 +18,7 @@ struct KvTensor {
   const void* data = nullptr;
   std::int64_t sequence_stride = 0;  // or from one page to the next
   std::int64_t head_stride = 0;
-  std::int64_t token_stride = 0;
+  std::int32_t token_stride = 0;
   const std::int32_t* pages = nullptr;  // [batch, pages_per_sequence], or null
   std::int32_t pages_per_sequence = 0;
   std::int32_t page_shift = 0;  // log2 of the tokens of a page, at least 4
@@ -30,8 +30,7 @@ struct DeviceStep {
   int batch = 1;
   int q_heads = 1;
   int kv_heads = 1;
-  int head_dim = 0;                                // of K and V; a multiple of 8
-  std::array<std::int32_t, kMaxBatch> contexts{};  // rows each sequence sees
+  int head_dim = 0;        // of K and V; a multiple of 8
   const void* q = nullptr;                         // [batch, q_heads, head_dim], not scaled
   KvTensor k;
   KvTensor v;
@@ -47,6 +46,7 @@ struct DeviceStep {
   float* scores = nullptr;
   std::uint32_t* counts = nullptr;
   std::int64_t dump_stride = 0;
+  std::array<std::int32_t, kMaxBatch> contexts{};  // rows each sequence sees
 
   KVSIM_HD int group() const { return q_heads / kv_heads; }
 };

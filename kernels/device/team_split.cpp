@@ -7,28 +7,25 @@
 namespace kvsim {
 namespace {
 
-/// Above this many tokens per team contiguous shares read faster than units taken in turn
-/// (prototypes on an H200: 120.4 against 122.1 us at 128k, 34.2 against 33.5 at 32k).
-constexpr std::int64_t kMostInterleavedTokens = 65536;
 constexpr double kLeastBusyShare = 0.95;  // of the CTAs, for a team to have CTAs of its own
 
 }  // namespace
 
-CtaCounts deal_out_ctas(const UnitCounts& counts, const SplitUnit& unit, int most_ctas) {
+CtaCounts deal_out_ctas(const UnitCounts& counts, const SplitUnit& unit, int most_ctas,
+                        bool own_ctas) {
   const std::int64_t teams = counts.teams();
   const std::int64_t worth = (counts.most + unit.least - 1) / unit.least;
   const std::int64_t per_team = std::min(most_ctas / teams, worth);
   const bool few_units = most_ctas / teams > per_team;
   const bool busy =
       static_cast<double>(per_team * teams) >= kLeastBusyShare * most_ctas || few_units;
-  const bool short_teams = counts.most * unit.tokens <= kMostInterleavedTokens;
-  if (counts.equal && per_team >= 1 && busy && short_teams) return {per_team * teams, per_team};
+  if (own_ctas && counts.equal && per_team >= 1 && busy) return {per_team * teams, per_team};
   const std::int64_t useful = (counts.total() + unit.least - 1) / unit.least;
   return {std::min<std::int64_t>(most_ctas, useful), 0};
 }
 
 TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, const SplitUnit& unit,
-                     int most_ctas) {
+                     int most_ctas, bool own_ctas) {
   KVSIM_CHECK(!contexts.empty() && contexts.size() <= kMaxBatch);
   TeamSplit split;
   split.batch = static_cast<std::int32_t>(contexts.size());
@@ -41,9 +38,14 @@ TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, const
     counts.equal = counts.equal && contexts[i] == contexts[0];
   }
   counts.units = split.units_before[contexts.size()];
-  const CtaCounts ctas = deal_out_ctas(counts, unit, most_ctas);
+  const CtaCounts ctas = deal_out_ctas(counts, unit, most_ctas, own_ctas);
   split.ctas = static_cast<std::int32_t>(ctas.ctas);
   split.ctas_per_team = static_cast<std::int32_t>(ctas.ctas_per_team);
+  if (split.ctas_per_team > 0) {
+    split.team_units = static_cast<std::int32_t>(counts.most);
+    split.cta_units = split.team_units / split.ctas_per_team;
+    split.rest_units = split.team_units % split.ctas_per_team;
+  }
   return split;
 }
 

@@ -11,14 +11,17 @@
 namespace kvsim {
 
 /// How a persistent kernel deals units of tokens out over its CTAs. A team is a (sequence, KV
-/// head); the units of all teams lie in one flat order. Either each team has CTAs of its own, which
-/// take its units in turn (neighbours read neighbouring rows), or every CTA has a contiguous share
-/// of the flat order, which may span teams. The plan is arithmetic, so kernels need no table of it.
+/// head); the units of all teams lie in one flat order. Either each team has CTAs of its own, or
+/// every CTA has a contiguous share of the flat order, which may span teams. The plan is
+/// arithmetic, so kernels need no table of it.
 struct TeamSplit {
   std::int32_t batch = 1;
   std::int32_t kv_heads = 1;
   std::int32_t ctas = 1;
-  std::int32_t ctas_per_team = 0;                          // 0: contiguous shares
+  std::int32_t ctas_per_team = 0;  // 0: contiguous shares
+  std::int32_t team_units = 0;     // of each team, where teams have CTAs of their own
+  std::int32_t cta_units = 0;      // of each of its CTAs; the first `rest_units` have one more
+  std::int32_t rest_units = 0;
   std::array<std::int32_t, kMaxBatch + 1> units_before{};  // of one KV head, over sequences
 
   struct Team {
@@ -54,18 +57,6 @@ struct TeamSplit {
   KVSIM_HD Team next(const Team& t) const {
     return t.kv_head + 1 < kv_heads ? team(t.sequence, t.kv_head + 1) : team(t.sequence + 1, 0);
   }
-  /// The CTAs that work on a team: `first` and how many.
-  struct Members {
-    std::int32_t first = 0;
-    std::int32_t count = 1;
-  };
-  KVSIM_HD Members members(const Team& t) const {
-    if (ctas_per_team > 0) {
-      return {(t.sequence * kv_heads + t.kv_head) * ctas_per_team, ctas_per_team};
-    }
-    const std::int32_t first = cta_of(t.begin);
-    return {first, cta_of(t.end - 1) - first + 1};
-  }
   KVSIM_HD std::int32_t teams() const { return batch * kv_heads; }
   KVSIM_HD std::int32_t most_units_per_cta() const {
     return ctas_per_team > 0 ? (units_before[1] + ctas_per_team - 1) / ctas_per_team
@@ -91,11 +82,13 @@ struct CtaCounts {
   std::int64_t ctas_per_team = 0;
 };
 
-/// The rule, for kernels (plan_teams) and for the cost model (plan_splits) alike.
-CtaCounts deal_out_ctas(const UnitCounts& counts, const SplitUnit& unit, int most_ctas);
+/// The rule, for kernels (plan_teams) and for the cost model (plan_splits) alike; `own_ctas`:
+/// whether teams may have CTAs of their own.
+CtaCounts deal_out_ctas(const UnitCounts& counts, const SplitUnit& unit, int most_ctas,
+                        bool own_ctas = true);
 
 /// Units over at most `most_ctas` CTAs.
 TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, const SplitUnit& unit,
-                     int most_ctas);
+                     int most_ctas, bool own_ctas = true);
 
 }  // namespace kvsim

@@ -30,10 +30,18 @@ __device__ inline const T* row_pointer(const KvTensor& tensor, int sequence, int
     row = token & ((1 << tensor.page_shift) - 1);
   }
   return static_cast<const T*>(tensor.data) + block * tensor.sequence_stride +
-         kv_head * tensor.head_stride + row * tensor.token_stride;
+         kv_head * tensor.head_stride + std::int64_t{row} * tensor.token_stride;
 }
 
-/// Flat positions begin, begin + step, … < end of a split, with the team each lies in.
+/// This CTA's number in its grid.
+__device__ inline int this_cta() {
+  return static_cast<int>(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+}
+
+/// Flat positions begin, begin + step, … < end of a split, with the team each lies in. Kernels come
+/// in two kinds: kTeams, where each team has CTAs of its own (grid_of), needs none of the code that
+/// goes from one team to the next.
+template <bool kTeams>
 struct UnitStream {
   TeamSplit::Team team;
   std::int32_t position = 0;
@@ -47,31 +55,63 @@ struct UnitStream {
     return settle(split);
   }
   __device__ bool settle(const TeamSplit& split) {
-    if (position < team.end || position >= end) return false;
-    while (position >= team.end) team = split.next(team);
-    return true;
+    if constexpr (kTeams) {
+      return false;
+    } else {
+      if (position < team.end || position >= end) return false;
+      while (position >= team.end) team = split.next(team);
+      return true;
+    }
   }
 };
 
-/// The units that worker `worker` of `workers` in this CTA takes; the first may lie in a later team
-/// than the stream's.
-__device__ inline UnitStream units_of_worker(const TeamSplit& split, int cta, int worker,
-                                             int workers) {
-  UnitStream stream;
-  if (split.ctas_per_team > 0) {
-    const int index = cta / split.ctas_per_team;
-    stream.team = split.team(index / split.kv_heads, index % split.kv_heads);
-    stream.position = stream.team.begin + cta % split.ctas_per_team + split.ctas_per_team * worker;
-    stream.step = split.ctas_per_team * workers;
+/// The team of this CTA, where teams have CTAs of their own: all have as many units.
+__device__ inline TeamSplit::Team own_team(const TeamSplit& split) {
+  const int begin = static_cast<int>(blockIdx.y + gridDim.y * blockIdx.z) * split.team_units;
+  return {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), begin,
+          begin + split.team_units};
+}
+
+/// The rows that a sequence sees.
+template <bool kTeams>
+__device__ inline int context_of(const DeviceStep& step, int sequence) {
+  return step.contexts[kTeams ? 0 : static_cast<std::size_t>(sequence)];
+}
+
+/// The units that warp `warp` of `warps` in this CTA takes, in turn with the others of the CTA, whose
+/// share is contiguous; the first may lie in a later team than the stream's.
+template <bool kTeams>
+__device__ inline UnitStream<kTeams> units_of_warp(const TeamSplit& split, int warp, int warps) {
+  UnitStream<kTeams> stream;
+  if constexpr (kTeams) {
+    const int cta = static_cast<int>(blockIdx.x);
+    stream.team = own_team(split);
+    stream.position = stream.team.begin + cta * split.cta_units + min(cta, split.rest_units);
+    stream.end = stream.position + split.cta_units + (cta < split.rest_units ? 1 : 0);
+  } else {
+    stream.position = split.share_begin(this_cta());
+    stream.end = split.share_begin(this_cta() + 1);
+    stream.team = split.team_at(stream.position);
+  }
+  stream.position += warp;
+  stream.step = warps;
+  return stream;
+}
+
+/// The units that this CTA takes: where teams have CTAs of their own they take them in turn, so that
+/// none has all of a sequence's beginning or end.
+template <bool kTeams>
+__device__ inline UnitStream<kTeams> units_of_cta(const TeamSplit& split) {
+  if constexpr (kTeams) {
+    UnitStream<kTeams> stream;
+    stream.team = own_team(split);
+    stream.position = stream.team.begin + static_cast<int>(blockIdx.x);
+    stream.step = static_cast<int>(gridDim.x);
     stream.end = stream.team.end;
     return stream;
+  } else {
+    return units_of_warp<kTeams>(split, 0, 1);
   }
-  const std::int32_t begin = split.share_begin(cta);
-  stream.team = split.team_at(begin);
-  stream.position = begin + worker;
-  stream.step = workers;
-  stream.end = split.share_begin(cta + 1);
-  return stream;
 }
 
 /// A unit in shared memory: 16 rows of D elements, whose 16-byte chunks are permuted (chunk ^ row)
@@ -102,8 +142,8 @@ class UnitReader {
   __device__ UnitReader(const KvTensor& tensor, int head_dim, int lane, std::uint64_t policy)
       : tensor_(tensor),
         policy_(policy),
-        offset_(lane / Tile::kChunks * tensor.token_stride + lane % Tile::kChunks * 8),
-        row_step_(Tile::kRowsAtOnce * tensor.token_stride),
+        offset_(std::int64_t{lane / Tile::kChunks} * tensor.token_stride + lane % Tile::kChunks * 8),
+        row_step_(static_cast<std::uint32_t>(Tile::kRowsAtOnce * tensor.token_stride) * 2),
         tile_offset_(Tile::offset(lane / Tile::kChunks, lane % Tile::kChunks)),
         row_(lane / Tile::kChunks),
         inside_(lane % Tile::kChunks * 8 < head_dim),
@@ -115,18 +155,18 @@ class UnitReader {
   /// From a unit of the same cache to the one that is `tokens` further and begins at `token`.
   __device__ void advance(int tokens, int sequence, int kv_head, int token) {
     if (tensor_.pages != nullptr) return seek(sequence, kv_head, token);
-    next_ += tokens * tensor_.token_stride;
+    next_ += std::int64_t{tokens} * tensor_.token_stride;
   }
 
   /// Rows from `tokens` on become zero: 0 * NaN must not get in.
   __device__ void copy(std::uint32_t tile, int tokens) const {
     if (!whole_ || tokens < kUnitTokens) return copy_part(tile, tokens);
     const std::uint32_t target = tile + tile_offset_;
-    const T* source = next_;
+    const auto* source = reinterpret_cast<const char*>(next_);
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      copy_async16(place(target, i), source, policy_);
-      source += row_step_;
+    for (std::uint32_t i = 0; i < kCopies; ++i) {  // one wide multiplication and addition each
+      copy_async16(place(target, static_cast<int>(i)), source + std::uint64_t{i} * row_step_,
+                   policy_);
     }
   }
 
@@ -141,7 +181,7 @@ class UnitReader {
       const bool valid = inside_ && row_ + i * Tile::kRowsAtOnce < tokens;
       copy_async16_or_zero(place(target, i), valid ? source : static_cast<const T*>(tensor_.data),
                            valid);
-      source += row_step_;
+      source += row_step_ / 2;
     }
   }
 
@@ -154,7 +194,7 @@ class UnitReader {
   std::uint64_t policy_;
   const T* next_ = nullptr;
   std::int64_t offset_;
-  std::int64_t row_step_;
+  std::uint32_t row_step_;  // bytes
   std::uint32_t tile_offset_;
   int row_;
   bool inside_;
@@ -185,18 +225,17 @@ template <typename T, int D, int kHeads8>
 struct QueryFragments {
   std::uint32_t r[kHeads8][D / 16][2];
 
+  /// Heads past the group's last repeat it; nobody looks at their scores.
   __device__ void load(const T* q, int group, int head_dim, int lane) {
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
-      const int head = n * 8 + lane / 4;
-      const T* row = q + head * head_dim + (lane % 4) * 2;
+      const T* row = q + min(n * 8 + lane / 4, group - 1) * head_dim + (lane % 4) * 2;
 #pragma unroll
       for (int k = 0; k < D / 16; ++k) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int column = k * 16 + half * 8;
-          const bool inside = head < group && column + (lane % 4) * 2 < head_dim;
-          r[n][k][half] = inside ? load_now(row + column) : 0u;
+          r[n][k][half] = column < head_dim ? load_now(row + column) : 0u;
         }
       }
     }
@@ -250,19 +289,14 @@ __device__ __noinline__ inline std::uint32_t random24(const RandomStream& stream
   return random.threshold24(index);
 }
 
-/// Writes element `index` of the output in the type the step asks for.
-__device__ __noinline__ inline void store_output(const DeviceStep& step, std::int64_t index,
-                                                 float value) {
-  switch (step.output_type) {
-    case ElementType::kBfloat16:
-      static_cast<__nv_bfloat16*>(step.output)[index] = __float2bfloat16_rn(value);
-      break;
-    case ElementType::kFloat16:
-      static_cast<__half*>(step.output)[index] = __float2half_rn(value);
-      break;
-    case ElementType::kFloat32:
-      static_cast<float*>(step.output)[index] = value;
-      break;
+/// Writes elements `index`, even, and index + 1 of the output in the type the step asks for.
+__device__ inline void store_output(const DeviceStep& step, std::int64_t index, float a, float b) {
+  if (step.output_type == ElementType::kFloat32) {
+    static_cast<float2*>(step.output)[index / 2] = {a, b};
+  } else {
+    const bool bfloat = step.output_type == ElementType::kBfloat16;
+    static_cast<std::uint32_t*>(step.output)[index / 2] =
+        bfloat ? pack2<__nv_bfloat16>(a, b) : pack2<__half>(a, b);
   }
 }
 

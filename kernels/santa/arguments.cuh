@@ -17,30 +17,32 @@ namespace kvsim::device {
 
 enum class SantaRule { kSystematic, kStratified, kIid, kLargestRemainder, kSystematicBudgets };
 
+/// What the beginning of a kernel reads lies close together: constants are fetched line by line.
 struct SantaArguments {
-  DeviceStep step;
-  TeamSplit split;  // in blocks
   Partials partials;
   TaggedPair* records = nullptr;  // [teams, group, tiles]: a tile's largest score and its units
   std::uint32_t* stash =
       nullptr;  // [blocks, group, kStashRow], for blocks that shared memory lacks
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
-  std::int32_t sorted = 0;     // random numbers of a head that are sorted: a power of two, or none
-  std::int32_t group = 1;      // of the step: a division less
-  std::int32_t tile_log2 = 8;  // tiles of 32 to 256 tokens
-  std::int32_t tiles = 0;      // of the longest context
+  std::int32_t group = 1;            // of the step: a division less
+  std::int32_t tile_log2 = 8;        // tiles of 32 to 256 tokens
+  std::int32_t tiles = 0;            // of the longest context
   std::int32_t resident_blocks = 0;  // of a CTA: their prefix sums stay in shared memory
   std::int32_t blocks_per_cta = 0;
   std::int32_t pairs = 0;       // most (head, tile) pairs of a CTA in one team
   std::int32_t parts_log2 = 0;  // warps that share a head's samples
   bool offset_per_tile = false;
+  TeamSplit split;  // in blocks
+  DeviceStep step;
 };
 
 template <int D, bool kLarge>
 struct SantaShape {
-  static constexpr int kWarps = stream_warps(kLarge);
-  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kWarps = stream_warps(kLarge);  // that stream keys and gather rows
+  static constexpr int kScanWarps = kWarps / 2;  // that turn scores into prefix sums meanwhile
+  static constexpr int kWorkers = kWarps * kWarp;
+  static constexpr int kThreads = kWorkers + kScanWarps * kWarp;
   static constexpr int kStages = stream_stages(D);
   static constexpr int kRingBytes = stream_ring_bytes(D, kLarge);
   static_assert(kRingBytes == kWarps * kStages * UnitTile<D>::kBytes);
@@ -49,14 +51,15 @@ struct SantaShape {
 
 /// Shared memory after the ring. Gathering reuses the ring, which is empty by then.
 struct SantaShared {
-  std::uint32_t* scored;    // [blocks_per_cta] warps that have scored a block
-  std::uint32_t* finished;  // [blocks_per_cta] heads of a block that are prefix sums
+  std::uint64_t* scored;    // [blocks_per_cta] barriers: a block's scores are there
+  std::uint64_t* finished;  // [blocks_per_cta] barriers: a block's prefix sums are there
   std::uint32_t* stash;     // [resident and staging blocks, group, kStashRow]
 
   __device__ SantaShared(const SantaArguments& a, char* shared, int ring_bytes)
-      : scored(reinterpret_cast<std::uint32_t*>(shared + ring_bytes)),
+      : scored(reinterpret_cast<std::uint64_t*>(shared + ring_bytes)),
         finished(scored + a.blocks_per_cta),
-        stash(scored + flag_words(a.blocks_per_cta)) {}
+        stash(reinterpret_cast<std::uint32_t*>(shared + ring_bytes +
+                                               barrier_bytes(a.blocks_per_cta))) {}
 };
 
 __device__ inline bool is_spilled(const SantaArguments& a, int index) {

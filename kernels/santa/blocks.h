@@ -26,14 +26,14 @@ constexpr int stream_stages(int dim) { return dim == 64 ? 8 : (dim == 128 ? 4 : 
 constexpr int stream_ring_bytes(int dim, bool large) {
   return stream_warps(large) * stream_stages(dim) * kUnitTokens * dim * 2;
 }
-/// 32-bit words of shared memory between the ring and the scores.
-KVSIM_HD constexpr int flag_words(int blocks_per_cta) {
-  return (2 * blocks_per_cta + 31) / 32 * 32;
+/// Shared memory between the ring and the scores: two barriers of 8 bytes for each block.
+KVSIM_HD constexpr int barrier_bytes(int blocks_per_cta) {
+  return (2 * 8 * blocks_per_cta + 127) / 128 * 128;
 }
 /// Tile records that a warp reads at once, and V rows it has under way.
 inline constexpr int kTilesPerLane = 4;
 inline constexpr int kTilesAtOnce = 32 * kTilesPerLane;
-inline constexpr int kSampledRowsAtOnce = 4;
+inline constexpr int kSampledRowsAtOnce = 8;
 
 /// log2 of the warps that share a head's rows when V is gathered.
 constexpr int gather_parts_log2(int group, int warps) {
@@ -52,7 +52,7 @@ constexpr std::int64_t resident_blocks(std::int64_t blocks, int group, int ring_
                                        std::int64_t shared_bytes_per_sm) {
   constexpr int kReservedBytes = 2048;  // the system's share and static variables
   const std::int64_t room = shared_bytes_per_sm - kReservedBytes - ring_bytes -
-                            4 * device::flag_words(static_cast<int>(blocks));
+                            device::barrier_bytes(static_cast<int>(blocks));
   const std::int64_t slots = room / (4 * group * device::kStashRow);
   return slots >= blocks ? blocks : slots - device::kStagingBlocks;
 }

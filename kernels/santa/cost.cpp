@@ -143,8 +143,7 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   const int tile = tile_of(model_, shape);
   const double records = tiles_of(shape, tile) * shape.q_heads;
   const bool fallback = model_.launches == SantaCostModel::Launches::kFallback;
-  StreamPlan plan = plan_stream_cost(shape, limits);
-  if (fallback) plan.spill_all();
+  const StreamPlan plan = plan_stream_cost(shape, limits, !fallback);
   Work work;
   Stage& stream = add_stream(work, shape, s, plan);
   stream.write(Tensor::kMetadata, kTaggedRecordBytes, records);

@@ -19,10 +19,8 @@ struct TileDraw {
   std::uint32_t units;   // of the whole tile
   std::uint32_t first;   // index of the tile's first sample in the head
   std::uint32_t end;     // of the first sample that is not the tile's
-  std::uint32_t before;  // samples of this CTA in earlier (head, tile) pairs
-  std::int32_t head;
+  std::uint32_t before;  // samples of this CTA in the head's earlier tiles
   std::int32_t tile;
-  std::int32_t own;  // number of the tile among the CTA's
 };
 
 struct HeadTotal {
@@ -30,7 +28,7 @@ struct HeadTotal {
   float scale;           // of the sum of drawn rows
   std::uint32_t offset;  // 24 random bits for thresholds, and for budgets
   std::uint32_t budget_offset;
-  std::uint32_t leftover;  // samples that remainders are dealt (largest remainder)
+  std::uint32_t count;  // samples that may be of this CTA's tiles
 };
 
 /// This CTA's blocks of one team.
@@ -43,46 +41,45 @@ struct OwnBlocks {
   int own_tiles;  // of this CTA
 
   __device__ OwnBlocks() = default;
-  __device__ OwnBlocks(const SantaArguments& a, const UnitStream& blocks)
+  template <bool kTeams>
+  __device__ OwnBlocks(const SantaArguments& a, const UnitStream<kTeams>& blocks)
       : team(blocks.team), first(blocks.position - blocks.team.begin), step(blocks.step) {
     const int per_block_log2 = kBlockLog2 - a.tile_log2;
     const int stop = min(blocks.team.end, blocks.end);
     count = (stop - blocks.position + step - 1) / step;
-    const int context = a.step.contexts[static_cast<std::size_t>(team.sequence)];
+    const int context = context_of<kTeams>(a.step, team.sequence);
     tiles = (context + (1 << a.tile_log2) - 1) >> a.tile_log2;
     const int past_end = ((first + (count - 1) * step + 1) << per_block_log2) - tiles;
     own_tiles = (count << per_block_log2) - max(past_end, 0);
   }
 };
 
-template <int kWarps>
+/// By one warp per head.
 class TileDraws {
  public:
   __device__ TileDraws(const SantaArguments& arguments, const OwnBlocks& own, HeadTotal* heads,
-                       TileDraw* draws, std::uint64_t* remainders, std::uint32_t* sorted,
-                       std::uint32_t launch)
+                       TileDraw* draws, std::uint64_t* remainders, std::uint32_t launch, int lane)
       : a_(arguments),
         own_(own),
         heads_(heads),
         draws_(draws),
         remainders_(remainders),
-        sorted_(sorted),
         launch_(launch),
-        warp_(static_cast<int>(threadIdx.x) / kWarp),
-        lane_(static_cast<int>(threadIdx.x) % kWarp),
+        lane_(lane),
         inverse_step_(1.0f / static_cast<float>(own.step)) {}
 
-  /// By all threads of the CTA. Afterwards `draws` holds [group, own_tiles], heads in order.
-  __device__ void run() {
-    draw_offsets();
-    if (a_.rule == SantaRule::kIid) sort_offsets();
-#pragma unroll 1
-    for (int head = warp_; head < a_.group; head += kWarps) read_head(head);
-    __syncthreads();
-    count_samples();
-    __syncthreads();
-    if (warp_ == 0) add_up_counts();
-    __syncthreads();
+  /// Afterwards the head's part of `draws` and `heads` is there.
+  __device__ void run(int head) const {
+    draw_offsets(head);
+    const std::uint64_t total = read_head(head);
+    __syncwarp();
+    if (a_.rule == SantaRule::kLargestRemainder) {
+      deal_remainders(head, deal_whole_samples(head, total));
+    } else if (a_.rule != SantaRule::kIid) {
+      count_samples(head);
+    }
+    __syncwarp();
+    add_up_counts(head);
   }
 
   __device__ std::uint32_t random_of(int head, Purpose purpose, std::uint32_t index) const {
@@ -97,75 +94,27 @@ class TileDraws {
   }
 
  private:
-  /// The offset of a head's sample m, or of its tile budgets.
-  __device__ std::uint32_t offset_of(int head, std::uint32_t m) const {
-    if (a_.rule == SantaRule::kIid) return sorted_[head * a_.sorted + static_cast<int>(m)];
-    if (a_.rule == SantaRule::kStratified) return random_of(head, Purpose::kSampleOffset, m);
-    const bool budgets = a_.rule == SantaRule::kSystematicBudgets;
-    return budgets ? heads_[head].budget_offset : heads_[head].offset;
-  }
-
   /// A lane's consecutive tiles of one head.
   struct LaneTiles {
     float highest[kTilesPerLane];
     std::uint32_t units[kTilesPerLane];
   };
 
-  /// By the last warp, while the others read tiles.
-  __device__ void draw_offsets() {
-    if (warp_ != kWarps - 1 || lane_ >= a_.group) return;
-    heads_[lane_].offset = random_of(lane_, Purpose::kSampleOffset, 0);
-    if (a_.rule == SantaRule::kSystematicBudgets) {
-      heads_[lane_].budget_offset = random_of(lane_, Purpose::kBudgetOffset, 0);
+  /// The offset of a head's sample m, or of its tile budgets.
+  __device__ std::uint32_t offset_of(int head, std::uint32_t m) const {
+    if (a_.rule == SantaRule::kStratified || a_.rule == SantaRule::kIid) {
+      return random_of(head, Purpose::kSampleOffset, m);
     }
+    const bool budgets = a_.rule == SantaRule::kSystematicBudgets;
+    return budgets ? heads_[head].budget_offset : heads_[head].offset;
   }
 
-  /// Independent samples: the random numbers of every head in ascending order, by a bitonic
-  /// network.
-  __device__ void sort_offsets() {
-    constexpr int kThreads = kWarps * kWarp;
-    const int thread = static_cast<int>(threadIdx.x);
-    const auto samples = static_cast<int>(a_.samples);
-#pragma unroll 1
-    for (int head = 0; head < a_.group; ++head) {
-#pragma unroll 1
-      for (int m = thread; m < a_.sorted; m += kThreads) {
-        sorted_[head * a_.sorted + m] =
-            m < samples ? random_of(head, Purpose::kSampleOffset, static_cast<std::uint32_t>(m))
-                        : ~0u;
-      }
-    }
-#pragma unroll 1
-    for (int run = 2; run <= a_.sorted; run *= 2) {
-#pragma unroll 1
-      for (int distance = run / 2; distance > 0; distance /= 2) {
-        __syncthreads();
-#pragma unroll 1
-        for (int i = thread; i < a_.group * a_.sorted / 2; i += kThreads) {
-          const int low = 2 * i - (i & (distance - 1));
-          const bool ascending = (low & (a_.sorted - 1) & run) == 0;
-          const std::uint32_t a = sorted_[low];
-          const std::uint32_t b = sorted_[low + distance];
-          sorted_[low] = ascending ? min(a, b) : max(a, b);
-          sorted_[low + distance] = ascending ? max(a, b) : min(a, b);
-        }
-      }
-    }
-    __syncthreads();
-  }
-
-  /// Independent samples: how many thresholds lie below `mass`.
-  __device__ std::uint32_t samples_below(int head, std::uint64_t mass) const {
-    std::uint32_t low = 0;
-    std::uint32_t high = a_.samples;
-#pragma unroll 1
-    while (low < high) {
-      const std::uint32_t middle = (low + high) / 2;
-      const bool below = threshold_of(head, middle) < mass;
-      low = below ? middle + 1 : low;
-      high = below ? high : middle;
-    }
-    return low;
+  /// While the tiles' records are on their way.
+  __device__ void draw_offsets(int head) const {
+    if (lane_ > 1) return;
+    const std::uint32_t offset =
+        random_of(head, lane_ == 0 ? Purpose::kSampleOffset : Purpose::kBudgetOffset, 0);
+    (lane_ == 0 ? heads_[head].offset : heads_[head].budget_offset) = offset;
   }
 
   /// Waits until the tiles' records of this launch are there; tiles past the end have no mass.
@@ -193,8 +142,8 @@ class TileDraws {
     return tiles;
   }
 
-  /// The head's total, and the mass before each tile of this CTA.
-  __device__ void read_head(int head) {
+  /// The mass before each tile of this CTA; returns the head's total.
+  __device__ std::uint64_t read_head(int head) const {
     LaneTiles tiles;
     float highest = -INFINITY;
 #pragma unroll 1
@@ -214,12 +163,12 @@ class TileDraws {
       if (own_.tiles > kTilesAtOnce) tiles = read_tiles(head, first);
       total = place_tiles(head, first, tiles, highest, total);
     }
-    if (a_.rule == SantaRule::kLargestRemainder) deal_whole_samples(head, total);
     if (lane_ == 0) {
       const bool whole = a_.rule == SantaRule::kIid;
       heads_[head].strata = Strata::of(total, whole ? 1 : a_.samples);
       heads_[head].scale = share_of_rows(head, highest, total) / static_cast<float>(a_.samples);
     }
+    return total;
   }
 
   /// The softmax's share that belongs to rows, not to the head's sink.
@@ -232,7 +181,7 @@ class TileDraws {
 
   /// Returns the mass up to the end of the warp's tiles.
   __device__ std::uint64_t place_tiles(int head, int first, const LaneTiles& tiles, float highest,
-                                       std::uint64_t start) {
+                                       std::uint64_t start) const {
     TileScale scale[kTilesPerLane];
     std::uint64_t mass[kTilesPerLane];
     std::uint64_t sum = 0;
@@ -253,8 +202,8 @@ class TileDraws {
     for (int i = 0; i < kTilesPerLane; ++i) {
       const int own = own_tile(first + i);
       if (own >= 0) {
-        draws_[head * own_.own_tiles + own] = {before, mass[i], scale[i], tiles.units[i], 0,
-                                               0,      0,       head,     first + i,      own};
+        draws_[head * own_.own_tiles + own] = {before, mass[i], scale[i], tiles.units[i],
+                                               0,      0,       0,        first + i};
       }
       if (a_.rule == SantaRule::kLargestRemainder && first + i < own_.tiles) {
         remainders_[head * a_.tiles + first + i] = mass[i];
@@ -275,11 +224,23 @@ class TileDraws {
     return own ? (block << per_block_log2) + (tile & ((1 << per_block_log2) - 1)) : -1;
   }
 
-  /// Largest remainder: every tile's whole samples; remainders take the place of masses.
-  __device__ void deal_whole_samples(int head, std::uint64_t total) {
-    __syncwarp();
+  /// Which samples lie in each of the CTA's tiles: those between two masses.
+  __device__ void count_samples(int head) const {
+#pragma unroll 1
+    for (int i = lane_; i < 2 * own_.own_tiles; i += kWarp) {
+      TileDraw& draw = draws_[head * own_.own_tiles + i / 2];
+      const std::uint64_t mass = draw.start + (i % 2 == 0 ? 0 : draw.mass);
+      (i % 2 == 0 ? draw.first : draw.end) =
+          heads_[head].strata.below(mass, [&](std::uint32_t m) { return offset_of(head, m); });
+    }
+  }
+
+  /// Largest remainder: every tile's whole samples; remainders take the place of masses. Returns
+  /// how many samples are left for remainders.
+  __device__ std::uint32_t deal_whole_samples(int head, std::uint64_t total) const {
     std::uint64_t* remainders = remainders_ + head * a_.tiles;
     std::uint32_t dealt = 0;
+#pragma unroll 1
     for (int tile = lane_; tile < own_.tiles; tile += kWarp) {
       const Share share = budget_share(remainders[tile], a_.samples, total);
       remainders[tile] = share.remainder;
@@ -287,62 +248,55 @@ class TileDraws {
       const int own = own_tile(tile);
       if (own >= 0) draws_[head * own_.own_tiles + own].end = share.whole;
     }
-    dealt = __reduce_add_sync(0xffffffffu, dealt);
-    if (lane_ == 0) heads_[head].leftover = a_.samples - dealt;
+    __syncwarp();
+    return a_.samples - __reduce_add_sync(0xffffffffu, dealt);
   }
 
-  /// How many samples each of the CTA's tiles draws.
-  __device__ void count_samples() {
-    const int pairs = a_.group * own_.own_tiles;
-    if (a_.rule == SantaRule::kLargestRemainder) {
+  /// Ranks the remainder of each own tile among all of the head; ties go to lower tiles. Lanes that
+  /// share an own tile compare it with others of their own.
+  __device__ void deal_remainders(int head, std::uint32_t leftover) const {
+    const std::uint64_t* remainders = remainders_ + head * a_.tiles;
+    const int width_log2 = min(32 - __clz(own_.own_tiles - 1), 5);
+    const int first = lane_ >> width_log2;
 #pragma unroll 1
-      for (int p = warp_; p < pairs; p += kWarps) deal_remainder(draws_[p]);
-      return;
-    }
+    for (int base = 0; base < own_.own_tiles; base += kWarp) {
+      const int own = min(base + (lane_ & ((1 << width_log2) - 1)), own_.own_tiles - 1);
+      TileDraw& draw = draws_[head * own_.own_tiles + own];
+      const int tile = draw.tile;
+      const std::uint64_t mine = remainders[tile];
+      std::uint32_t ahead = 0;
+#pragma unroll 4
+      for (int other = first; other < own_.tiles; other += kWarp >> width_log2) {
+        const std::uint64_t theirs = remainders[other];
+        ahead += theirs > mine || (theirs == mine && other < tile) ? 1u : 0u;
+      }
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * pairs; i += kWarps * kWarp) {
-      TileDraw& draw = draws_[i / 2];
-      const std::uint64_t mass = draw.start + (i % 2 == 0 ? 0 : draw.mass);
-      const std::uint32_t below = a_.rule == SantaRule::kIid
-                                      ? samples_below(draw.head, mass)
-                                      : heads_[draw.head].strata.below(mass, [&](std::uint32_t m) {
-                                          return offset_of(draw.head, m);
-                                        });
-      (i % 2 == 0 ? draw.first : draw.end) = below;
+      for (int distance = kWarp / 2; distance >> width_log2 != 0; distance /= 2) {
+        ahead += __shfl_xor_sync(0xffffffffu, ahead, distance);
+      }
+      const bool mine_alone = first == 0 && base + lane_ < own_.own_tiles;
+      if (mine_alone && ahead < leftover) ++draw.end;
     }
   }
 
-  /// A warp ranks the remainder of one tile among all of the head; ties go to lower tiles.
-  __device__ void deal_remainder(TileDraw& draw) {
-    const std::uint64_t* remainders = remainders_ + draw.head * a_.tiles;
-    const std::uint64_t mine = remainders[draw.tile];
-    std::uint32_t ahead = 0;
-#pragma unroll 2
-    for (int other = lane_; other < own_.tiles; other += kWarp) {
-      const std::uint64_t theirs = remainders[other];
-      ahead += theirs > mine || (theirs == mine && other < draw.tile) ? 1u : 0u;
-    }
-    ahead = __reduce_add_sync(0xffffffffu, ahead);
-    if (lane_ == 0 && ahead < heads_[draw.head].leftover) ++draw.end;
-  }
-
-  /// Warp 0: exclusive sums of the counts.
-  __device__ void add_up_counts() {
-    const int pairs = a_.group * own_.own_tiles;
+  /// Exclusive sums of the counts. Independent samples are in no order: all may be in own tiles.
+  __device__ void add_up_counts(int head) const {
     std::uint32_t total = 0;
 #pragma unroll 1
-    for (int base = 0; base < pairs; base += kWarp) {
-      const int p = base + lane_;
-      const std::uint32_t count = p < pairs ? draws_[p].end - draws_[p].first : 0;
+    for (int base = 0; base < own_.own_tiles; base += kWarp) {
+      const bool valid = base + lane_ < own_.own_tiles;
+      TileDraw& draw = draws_[head * own_.own_tiles + base + lane_];
+      const std::uint32_t count = valid ? draw.end - draw.first : 0;
       std::uint32_t through = count;
 #pragma unroll
       for (int distance = 1; distance < kWarp; distance *= 2) {
         const std::uint32_t other = __shfl_up_sync(0xffffffffu, through, distance);
         if (lane_ >= distance) through += other;
       }
-      if (p < pairs) draws_[p].before = total + through - count;
+      if (valid) draw.before = total + through - count;
       total += __shfl_sync(0xffffffffu, through, kWarp - 1);
     }
+    if (lane_ == 0) heads_[head].count = a_.rule == SantaRule::kIid ? a_.samples : total;
   }
 
   const SantaArguments& a_;
@@ -350,9 +304,7 @@ class TileDraws {
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
   std::uint64_t* remainders_;  // [group, tiles]
-  std::uint32_t* sorted_;      // [group, a.sorted]
   std::uint32_t launch_;
-  int warp_;
   int lane_;
   float inverse_step_;
 };

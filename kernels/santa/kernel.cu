@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "kernels/device/kernel.h"
@@ -20,28 +19,36 @@ namespace {
 
 using namespace device;
 
-template <typename T, int D, int kHeads8, bool kLarge>
+/// Scanning warps have nothing to gather; the others wait for them once (gather.cuh).
+template <typename Shape>
+__device__ bool is_scanner() {
+  return threadIdx.x >= static_cast<unsigned>(Shape::kWorkers);
+}
+
+template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.partials.launches.read();
-  SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run(launches);
-  __syncthreads();
-  SantaGather<T, D, kLarge>(arguments, shared).run(launches);
+  SantaStream<T, D, kHeads8, kLarge, kTeams, PrefixSums>(arguments, shared).run(launches);
+  if (is_scanner<SantaShape<D, kLarge>>()) return __syncthreads();
+  SantaGather<T, D, kLarge, kTeams>(arguments, shared).run(launches);
 }
 
 template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_stream_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  SantaStream<T, D, kHeads8, kLarge>(arguments, shared).run(arguments.partials.launches.read());
+  SantaStream<T, D, kHeads8, kLarge, false, PrefixSums>(arguments, shared)
+      .run(arguments.partials.launches.read());
 }
 
 template <typename T, int D, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  SantaGather<T, D, kLarge>(arguments, shared).run(arguments.partials.launches.read());
+  if (is_scanner<SantaShape<D, kLarge>>()) return __syncthreads();
+  SantaGather<T, D, kLarge, false>(arguments, shared).run(arguments.partials.launches.read());
 }
 
 struct SantaOptions {
@@ -71,12 +78,10 @@ class SantaKernel : public Kernel {
       using Shape = SantaShape<I::kDim, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, nullptr).first;
       const bool ranked = a.rule == SantaRule::kLargestRemainder;
-      const GatherLayout layout = GatherLayout::of(
-          step.group(), Shape::kWarps, I::kDim, a.pairs, ranked ? step.group() * a.tiles : 0,
-          step.group() * a.sorted, step.group() * static_cast<int>(a.samples));
-      if (layout.bytes > Shape::kRingBytes || a.samples > kMostSamples || a.resident_blocks < 0) {
-        result = fmt::format("{} samples over {} tiles, which do not fit into shared memory",
-                             a.samples, a.tiles);
+      const GatherLayout layout = GatherLayout::of(step.group(), Shape::kWarps, I::kDim, a.pairs,
+                                                   ranked ? step.group() * a.tiles : 0);
+      if (layout.bytes > Shape::kRingBytes || a.resident_blocks < 0) {
+        result = fmt::format("{} tiles, which do not fit into shared memory", a.tiles);
       }
     });
     return result;
@@ -99,21 +104,21 @@ class SantaKernel : public Kernel {
       const SantaArguments a = arguments<Shape>(step, limits, workspace).first;
       const int shared = stream_shared_bytes<Shape>(a);
       const auto run = [&](void (*kernel)(SantaArguments), bool cooperative) {
-        kvsim::launch(kernel, a, a.split.ctas, Shape::kThreads, shared, stream, cooperative);
+        kvsim::launch(kernel, a, grid_of(a.split), Shape::kThreads, shared, stream, cooperative);
       };
       using T = typename I::Element;
       if (options_.fallback) {
         run(santa_stream_kernel<T, I::kDim, I::kHeads8, I::kLarge>, false);
         run(santa_gather_kernel<T, I::kDim, I::kLarge>, true);
+      } else if (a.split.ctas_per_team > 0) {
+        run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>, true);
       } else {
-        run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge>, true);
+        run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge, false>, true);
       }
     });
   }
 
  private:
-  static constexpr std::uint32_t kMostSamples = 1u << 15;
-
   int tile_of(const DeviceStep& step) const {
     return options_.tile > 0 ? options_.tile : budget_tile(step.prompt_tokens);
   }
@@ -123,10 +128,9 @@ class SantaKernel : public Kernel {
   std::pair<SantaArguments, std::size_t> arguments(const DeviceStep& step,
                                                    const DeviceLimits& limits,
                                                    std::byte* workspace) const {
-    SantaArguments a = plan_stream<Shape>(step, limits, tile_of(step));
+    SantaArguments a = plan_stream<Shape>(step, limits, tile_of(step), /*teams=*/!options_.fallback);
     a.rule = options_.rule;
     a.samples = options_.samples;
-    if (a.rule == SantaRule::kIid) a.sorted = static_cast<int>(std::bit_ceil(a.samples));
     a.offset_per_tile = options_.offset_per_tile;
     if (options_.fallback) a.resident_blocks = std::min(a.resident_blocks, 0);
     return lay_out(a, workspace);

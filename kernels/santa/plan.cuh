@@ -9,14 +9,16 @@
 
 namespace kvsim {
 
-/// Everything of the arguments that streaming needs but pointers and rule.
+/// Everything of the arguments that streaming needs but pointers and rule. `teams`: whether they
+/// may have CTAs of their own.
 template <typename Shape>
-device::SantaArguments plan_stream(const DeviceStep& step, const DeviceLimits& limits, int tile) {
+device::SantaArguments plan_stream(const DeviceStep& step, const DeviceLimits& limits, int tile,
+                                   bool teams) {
   using namespace device;
   SantaArguments a;
   a.step = step;
   a.group = step.group();
-  a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockSplitUnit, limits.sms);
+  a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockSplitUnit, limits.sms, teams);
   while ((1 << a.tile_log2) > tile) --a.tile_log2;
   a.parts_log2 = gather_parts_log2(step.group(), Shape::kWarps);
   const std::span<const std::int32_t> contexts = contexts_of(step);
@@ -36,8 +38,8 @@ int stream_shared_bytes(const device::SantaArguments& a) {
   // Blocks that have room in a CTA's shared memory.
   const int slots =
       a.resident_blocks + (a.resident_blocks < a.blocks_per_cta ? device::kStagingBlocks : 0);
-  return Shape::kRingBytes +
-         4 * (device::flag_words(a.blocks_per_cta) + slots * a.group * device::kStashRow);
+  return Shape::kRingBytes + device::barrier_bytes(a.blocks_per_cta) +
+         4 * slots * a.group * device::kStashRow;
 }
 
 /// Scores of blocks that shared memory lacks, if there are any.

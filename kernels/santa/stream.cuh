@@ -11,9 +11,10 @@ namespace kvsim::device {
 /// record of each tile for the CTAs of the team.
 struct PrefixSums {
   /// Each lane holds 8 tokens; a tile is 4 to 32 lanes.
+  template <bool kTeams>
   __device__ static void finish(const SantaArguments& a, const std::uint32_t* scores,
-                                std::uint32_t* prefix, const UnitStream& blocks, int head, int lane,
-                                std::uint32_t launch) {
+                                std::uint32_t* prefix, const UnitStream<kTeams>& blocks, int head,
+                                int lane, std::uint32_t launch) {
     constexpr int kTokens = kBlockTokens / kWarp;
     const int lanes = 1 << (a.tile_log2 - 3);
     const int in_tile = lane & (lanes - 1);
@@ -56,10 +57,11 @@ struct PrefixSums {
 };
 
 /// The CTA's share of the keys: scores on chip, then what `Finish` makes of them in their place.
-template <typename T, int D, int kHeads8, bool kLarge, typename Finish = PrefixSums>
+template <typename T, int D, int kHeads8, bool kLarge, bool kTeams, typename Finish>
 class SantaStream {
  public:
   using Shape = SantaShape<D, kLarge>;
+  using Blocks = UnitStream<kTeams>;
 
   __device__ SantaStream(const SantaArguments& arguments, char* shared)
       : a_(arguments),
@@ -68,33 +70,36 @@ class SantaStream {
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +
               static_cast<std::uint32_t>(warp_ * Shape::kStages * UnitTile<D>::kBytes)),
-        ahead_(units_of_worker(a_.split, static_cast<int>(blockIdx.x), 0, 1)),
+        ahead_(units_of_cta<kTeams>(a_.split)),
         keys_(a_.step.k, a_.step.head_dim, lane_, evict_first_policy()) {}
 
-  /// `launches`: as read from the counter.
+  /// By all threads of the CTA. Afterwards the streaming warps have scored the CTA's blocks; the
+  /// others have turned them into prefix sums. `launches`: as read from the counter.
   __device__ void run(unsigned long long launches) {
-    UnitStream blocks = ahead_;
-    launches_ = launches;
-    load_queries(blocks.team);  // behind the ring's loads these would wait for all of it
-    seek();
+    Blocks blocks = ahead_;
+    if (warp_ < Shape::kWarps) {
+      load_queries(blocks.team);  // behind the ring's loads these would wait for all of it
+      seek();
 #pragma unroll 1
-    for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * UnitTile<D>::kBytes);
-    for (int i = static_cast<int>(threadIdx.x); i < a_.blocks_per_cta; i += Shape::kThreads) {
-      shared_.scored[i] = shared_.finished[i] = 0;
+      for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * UnitTile<D>::kBytes);
+    } else {
+      const int thread = static_cast<int>(threadIdx.x) - Shape::kWorkers;
+      for (int i = thread; i < a_.blocks_per_cta; i += Shape::kScanWarps * kWarp) {
+        init_barrier(shared_.scored + i, Shape::kWarps);
+        init_barrier(shared_.finished + i, Shape::kScanWarps);
+      }
     }
     __syncthreads();
     tile_ = ring_;
-    UnitStream before = blocks;
-    int index = 0;
+    const std::uint32_t launch = warp_ < Shape::kWarps ? 0 : LaunchCounter::number(launches);
 #pragma unroll 1
-    for (bool more = !blocks.done(); more || index > 0; ++index) {
-      if (more) score_block(blocks, index);
-      if (index > 0) finish_block(before, index - 1);
-      if (!more) break;
-      before = blocks;
-      const bool moved = blocks.advance(a_.split);
-      more = !blocks.done();
-      if (moved) load_queries(blocks.team);
+    for (int index = 0; !blocks.done(); ++index) {
+      if (warp_ < Shape::kWarps) {
+        score_block(blocks, index);
+      } else {
+        finish_block(blocks, index, launch);
+      }
+      if (blocks.advance(a_.split) && warp_ < Shape::kWarps) load_queries(blocks.team);
     }
   }
 
@@ -106,8 +111,8 @@ class SantaStream {
                   a_.step.head_dim, lane_);
   }
 
-  __device__ int tokens_from(const UnitStream& blocks) const {
-    return a_.step.contexts[static_cast<std::size_t>(blocks.team.sequence)] -
+  __device__ int tokens_from(const Blocks& blocks) const {
+    return context_of<kTeams>(a_.step, blocks.team.sequence) -
            (blocks.position - blocks.team.begin) * kBlockTokens;
   }
 
@@ -148,8 +153,9 @@ class SantaStream {
   }
 
   /// Scores this warp's units of a block into the stash.
-  __device__ void score_block(const UnitStream& blocks, int index) {
-    if (is_spilled(a_, index)) wait_for_staging(index - kStagingBlocks);
+  __device__ void score_block(const Blocks& blocks, int index) {
+    // A staging slot is free when the block before it there has become prefix sums.
+    if (is_spilled(a_, index - kStagingBlocks)) wait_for(shared_.finished + index - kStagingBlocks);
     std::uint32_t* stash = scores_of(a_, shared_, index);
     int tokens = tokens_from(blocks) - warp_ * kUnitTokens;
 #pragma unroll 1
@@ -169,29 +175,8 @@ class SantaStream {
       if (a_.step.scores != nullptr) dump(s, blocks, inside, tokens);
       tokens -= Shape::kWarps * kUnitTokens;
     }
-    count(shared_.scored + index, 1);
-  }
-
-  /// What this warp has written to shared memory is there for those who see the count.
-  __device__ void count(std::uint32_t* counter, std::uint32_t n) const {
     __syncwarp();
-    if (lane_ == 0) {
-      __threadfence_block();
-      atomicAdd(counter, n);
-    }
-  }
-
-  __device__ static void wait_for(const volatile std::uint32_t* counter, std::uint32_t n) {
-    while (*counter < n) {
-    }
-    __threadfence_block();
-  }
-
-  /// A staging slot is free when the block before it there has become prefix sums.
-  __device__ void wait_for_staging(int index) const {
-    if (index >= 0 && is_spilled(a_, index)) {
-      wait_for(shared_.finished + index, static_cast<std::uint32_t>(a_.group));
-    }
+    if (lane_ == 0) arrive(shared_.scored + index);
   }
 
   __device__ void finish_scores(float (&s)[kHeads8][4], int tokens) const {
@@ -224,7 +209,7 @@ class SantaStream {
     }
   }
 
-  __device__ void dump(const float (&s)[kHeads8][4], const UnitStream& blocks, int inside,
+  __device__ void dump(const float (&s)[kHeads8][4], const Blocks& blocks, int inside,
                        int tokens) const {
     const std::int64_t first_head =
         std::int64_t{blocks.team.sequence} * a_.step.q_heads + blocks.team.kv_head * a_.group;
@@ -241,22 +226,18 @@ class SantaStream {
     }
   }
 
-  /// The heads of a block are dealt out over the warps; each turns scores into prefix sums while
-  /// the others stream on.
-  __device__ void finish_block(const UnitStream& blocks, int index) {
-    const int group = a_.group;
-    const int first = (warp_ + Shape::kWarps - (index * group) % Shape::kWarps) % Shape::kWarps;
-    if (first >= group) return;
-    wait_for(shared_.scored + index, static_cast<std::uint32_t>(Shape::kWarps));
+  /// The heads of a block are dealt out over the scanning warps.
+  __device__ void finish_block(const Blocks& blocks, int index, std::uint32_t launch) {
+    wait_for(shared_.scored + index);
     const std::uint32_t* scores = scores_of(a_, shared_, index);
     std::uint32_t* prefix = prefix_of(a_, shared_, index, blocks.position);
-    if (launch_ == 0) launch_ = LaunchCounter::number(launches_, gridDim.x);
 #pragma unroll 1
-    for (int head = first; head < group; head += Shape::kWarps) {
+    for (int head = warp_ - Shape::kWarps; head < a_.group; head += Shape::kScanWarps) {
       Finish::finish(a_, scores + head * kStashRow, prefix + head * kStashRow, blocks, head, lane_,
-                     launch_);
-      if (is_spilled(a_, index)) count(shared_.finished + index, 1);
+                     launch);
     }
+    __syncwarp();
+    if (lane_ == 0 && is_spilled(a_, index)) arrive(shared_.finished + index);
   }
 
   const SantaArguments& a_;
@@ -265,11 +246,9 @@ class SantaStream {
   int lane_;
   std::uint32_t ring_;
   std::uint32_t tile_ = 0;  // of the ring: the one that is scored next
-  UnitStream ahead_;
-  unsigned long long launches_ = 0;  // as read from the counter
-  std::uint32_t launch_ = 0;         // this launch's number, once it is needed
-  int ahead_unit_ = 0;               // of this warp in the block
-  int ahead_tokens_ = 0;             // from the unit to the end of its sequence
+  Blocks ahead_;
+  int ahead_unit_ = 0;      // of this warp in the block
+  int ahead_tokens_ = 0;    // from the unit to the end of its sequence
   UnitReader<T, D> keys_;
   QueryFragments<T, D, kHeads8> queries_;
 };

@@ -12,11 +12,6 @@ constexpr double kBlockBytes = 4.0 * device::kBlockTokens;  // of one head
 
 }  // namespace
 
-void StreamPlan::spill_all() {
-  resident_blocks = 0;
-  spilled_blocks = split.units;
-}
-
 double StreamPlan::most_spilled() const {
   return std::max(0.0, std::round(split.most_units()) - resident_blocks);
 }
@@ -28,16 +23,16 @@ double StreamPlan::load_rounds(const Shape& shape, double rows, int at_once) con
   return split.most_teams * turns * std::ceil(of_warp / at_once);
 }
 
-StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits) {
+StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool fused) {
   const bool large = limits.shared_bytes_per_sm >= kLargeSharedBytes;
   const int warps = device::stream_warps(large);
   StreamPlan plan;
-  plan.split = plan_splits(shape, limits, kBlockSplitUnit);
+  plan.split = plan_splits(shape, limits, kBlockSplitUnit, fused);
   const double most = std::round(plan.split.most_units());
   const std::int64_t resident = resident_blocks(
       static_cast<std::int64_t>(most), shape.group(),
       device::stream_ring_bytes(head_class(shape.head_dim), large), limits.shared_bytes_per_sm);
-  plan.resident_blocks = static_cast<double>(std::max<std::int64_t>(resident, 0));
+  plan.resident_blocks = fused ? static_cast<double>(std::max<std::int64_t>(resident, 0)) : 0;
   plan.spilled_blocks = plan.split.units_beyond(plan.resident_blocks);
   plan.parts = 1 << device::gather_parts_log2(shape.group(), warps);
   plan.turns = std::ceil(shape.group() * plan.parts / warps);

@@ -13,13 +13,13 @@ struct StreamPlan {
   double parts = 1;            // warps that share a head's rows of a CTA
   double turns = 1;            // heads that a warp takes one after another
 
-  void spill_all();
   /// Spilled blocks of the CTA that has most.
   double most_spilled() const;
   /// Rounds of loads of a warp that gathers `rows` V rows (over all heads), `at_once` at a time.
   double load_rounds(const Shape& shape, double rows, int at_once) const;
 };
-StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits);
+/// In one launch, or in two with everything spilled between them.
+StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool fused = true);
 
 /// K's stage: scores, and what of them shared memory has no room for.
 Stage& add_stream(Work& work, const Shape& shape, const Statistics& s, const StreamPlan& plan);

@@ -9,7 +9,7 @@ namespace kvsim::device {
 
 /// Adds up the V rows that are selected among this CTA's keys, and then the team's sums. A warp
 /// queues the rows of its head as it meets them, so that whole batches are loaded at once.
-template <typename T, int D, bool kLarge>
+template <typename T, int D, bool kLarge, bool kTeams>
 class TopkGather {
  public:
   using Shape = SantaShape<D, kLarge>;
@@ -21,7 +21,7 @@ class TopkGather {
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
     const TopkLayout layout = TopkLayout::of(a_.group, Shape::kWarps, D, arguments.most_teams);
-    sum_ = reinterpret_cast<Weighted*>(shared + layout.sum);
+    sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
     teams_ = reinterpret_cast<TopkTeam*>(shared + layout.teams);
     heads_ = reinterpret_cast<HeadSelect*>(shared + layout.heads);
     histograms_ = reinterpret_cast<std::uint32_t*>(shared + layout.histograms);
@@ -32,22 +32,22 @@ class TopkGather {
 
   /// `launches`: as read from the counter.
   __device__ void run(unsigned long long launches) {
-    launch_ = LaunchCounter::number(launches, gridDim.x);
+    launch_ = LaunchCounter::number(launches);
     list_teams();
     TopkSelect<Shape::kWarps>(exchange_, shared_, teams_, count_, heads_, histograms_, launch_)
         .run();
 #pragma unroll 1
     for (int n = 0; n < count_; ++n) {
-      __syncthreads();  // what the team before left in shared memory may still be read
+      sync_workers<Shape::kWorkers>();  // what the team before left in shared memory may still be read
 #pragma unroll 1
       for (int item = warp_; item < a_.group << a_.parts_log2; item += Shape::kWarps) {
         gather_item(n, item);
       }
-      __syncthreads();
+      sync_workers<Shape::kWorkers>();
       write_sums(n);
     }
-    __syncthreads();
-    if (threadIdx.x == 0) a_.partials.launches.leave();
+    sync_workers<Shape::kWorkers>();
+    if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
 #pragma unroll 1
     for (int i = 0; i < min(count_, 2); ++i) add_up_team(i == 0 ? 0 : count_ - 1);
   }
@@ -58,13 +58,12 @@ class TopkGather {
 
   /// The share's teams, and what is to be selected in each.
   __device__ void list_teams() {
-    const int cta = static_cast<int>(blockIdx.x);
-    UnitStream blocks = units_of_worker(a_.split, cta, 0, 1);
+    UnitStream<kTeams> blocks = units_of_cta<kTeams>(a_.split);
     int index = 0;
 #pragma unroll 1
     for (; !blocks.done(); ++count_) {
       const OwnBlocks own(a_, blocks);
-      if (threadIdx.x == 0) teams_[count_] = {own, sharing_of(a_.split, own.team, cta), index};
+      if (threadIdx.x == 0) teams_[count_] = {own, sharing_of<kTeams>(a_.split, own.team), index};
       if (static_cast<int>(threadIdx.x) < a_.group) {
         const auto context = static_cast<std::uint32_t>(
             a_.step.contexts[static_cast<std::size_t>(own.team.sequence)]);
@@ -215,29 +214,27 @@ class TopkGather {
     const TopkTeam& team = teams_[n];
     const int group = a_.group;
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < group * D / 2; i += Shape::kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < group * D / 2; i += Shape::kWorkers) {
       const int head = 2 * i / D;
       const int column = 2 * i % D;
       const float highest = reference_of(heads_[n * group + head]) * kLog2e;
-      Weighted first{0, 0, highest};
-      float next = 0;
+      WeightedPair total{0, 0, 0, highest};
 #pragma unroll 1
       for (int p = 0; p < 1 << a_.parts_log2; ++p) {
         const int item = (head << a_.parts_log2) + p;
         const auto part = *reinterpret_cast<const float2*>(sums_ + item * D + column);
-        first.value += part.x;
-        first.sum += weights_[item];
-        next += part.y;
+        total.a += part.x;
+        total.b += part.y;
+        total.sum += weights_[item];
       }
       if (team.sharing.members == 1) {
-        write_output(team.own.team, head, column, first);
-        write_output(team.own.team, head, column + 1, {next, first.sum, highest});
+        write_output(team.own.team, head, column, total);
         continue;
       }
       publish(a_.partials.values + team.sharing.slot * (group * D / 2) + i,
-              __float_as_uint(first.value), __float_as_uint(next), launch_);
+              __float_as_uint(total.a), __float_as_uint(total.b), launch_);
       if (column == 0) {
-        publish(a_.partials.weights + team.sharing.slot * group + head, __float_as_uint(first.sum),
+        publish(a_.partials.weights + team.sharing.slot * group + head, __float_as_uint(total.sum),
                 __float_as_uint(highest), launch_);
       }
     }
@@ -246,21 +243,20 @@ class TopkGather {
   __device__ void add_up_team(int n) {
     const TopkTeam& team = teams_[n];
     if (team.sharing.members == 1) return;
-    const TeamSum<D, Shape::kWarps, true> sum(a_.partials, a_.group, sum_, launch_);
-    sum.run(team.sharing, static_cast<int>(blockIdx.x),
-            [&](int head, int column, const Weighted& total) {
-              write_output(team.own.team, head, column, total);
-            });
+    const TeamSum<D, Shape::kWorkers, true> sum(a_.partials, a_.group, sum_, launch_);
+    sum.run(team.sharing, [&](int head, int column, const WeightedPair& total) {
+      write_output(team.own.team, head, column, total);
+    });
   }
 
   __device__ void write_output(const TeamSplit::Team& team, int head, int column,
-                               Weighted total) const {
+                               WeightedPair total) const {
     if (column >= a_.step.head_dim) return;
     if (a_.step.sink_logits != nullptr) {
-      total.add({0, 1, a_.step.sink_logits[team.kv_head * a_.group + head] * kLog2e});
+      total.add({0, 0, 1, a_.step.sink_logits[team.kv_head * a_.group + head] * kLog2e});
     }
     store_output(a_.step, (first_head(team) + head) * a_.step.head_dim + column,
-                 total.value / total.sum);
+                 total.a / total.sum, total.b / total.sum);
   }
 
   static constexpr int kBatch = kSelectedRowsAtOnce;
@@ -271,7 +267,7 @@ class TopkGather {
   int warp_;
   int lane_;
   int count_ = 0;              // teams of this CTA
-  Weighted* sum_;              // [threads]
+  WeightedPair* sum_;          // [threads]
   TopkTeam* teams_;            // [most_teams]
   HeadSelect* heads_;          // [most_teams, group]
   std::uint32_t* histograms_;  // [group, copies, kHistogramRow]

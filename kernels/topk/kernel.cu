@@ -17,14 +17,15 @@ namespace {
 
 using namespace device;
 
-template <typename T, int D, int kHeads8, bool kLarge>
+template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     topk_kernel(const __grid_constant__ TopkArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.stream.partials.launches.read();
-  SantaStream<T, D, kHeads8, kLarge, ScoreKeys>(arguments.stream, shared).run(launches);
+  SantaStream<T, D, kHeads8, kLarge, kTeams, ScoreKeys>(arguments.stream, shared).run(launches);
   __syncthreads();
-  TopkGather<T, D, kLarge>(arguments, shared).run(launches);
+  if (threadIdx.x >= SantaShape<D, kLarge>::kWorkers) return;  // scanning warps
+  TopkGather<T, D, kLarge, kTeams>(arguments, shared).run(launches);
 }
 
 class TopkKernel : public Kernel {
@@ -64,10 +65,13 @@ class TopkKernel : public Kernel {
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
       using Shape = SantaShape<I::kDim, I::kLarge>;
+      using T = typename I::Element;
       const TopkArguments a = arguments<Shape>(step, limits, workspace).first;
-      kvsim::launch(topk_kernel<typename I::Element, I::kDim, I::kHeads8, I::kLarge>, a,
-                    a.stream.split.ctas, Shape::kThreads, stream_shared_bytes<Shape>(a.stream),
-                    stream, /*cooperative=*/true);
+      auto* kernel = a.stream.split.ctas_per_team > 0
+                         ? topk_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>
+                         : topk_kernel<T, I::kDim, I::kHeads8, I::kLarge, false>;
+      kvsim::launch(kernel, a, grid_of(a.stream.split), Shape::kThreads,
+                    stream_shared_bytes<Shape>(a.stream), stream, /*cooperative=*/true);
     });
   }
 
@@ -78,7 +82,7 @@ class TopkKernel : public Kernel {
                                                   const DeviceLimits& limits,
                                                   std::byte* workspace) const {
     TopkArguments a;
-    a.stream = plan_stream<Shape>(step, limits, kBlockTokens);
+    a.stream = plan_stream<Shape>(step, limits, kBlockTokens, /*teams=*/true);
     a.keys = keys_;
     SantaArguments& s = a.stream;
     a.most_teams = s.split.ctas_per_team > 0 ? 1 : std::min(s.blocks_per_cta, s.split.teams());

@@ -48,8 +48,9 @@ __device__ inline void load_keys(std::uint32_t (&word)[kLaneKeys], const std::ui
 
 /// What becomes of a block's scores of one head: keys.
 struct ScoreKeys {
+  template <typename Blocks>
   __device__ static void finish(const SantaArguments&, const std::uint32_t* scores,
-                                std::uint32_t* keys, const UnitStream&, int, int, std::uint32_t) {
+                                std::uint32_t* keys, const Blocks&, int, int, std::uint32_t) {
     std::uint32_t word[kLaneKeys];
     load_keys(word, scores);
 #pragma unroll
@@ -121,7 +122,7 @@ struct TopkLayout {
     const int items = group > warps ? group : warps;
     TopkLayout layout{};
     layout.sum = 0;
-    layout.teams = layout.sum + warps * kWarp * static_cast<int>(sizeof(Weighted));
+    layout.teams = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
     layout.heads = layout.teams + most_teams * static_cast<int>(sizeof(TopkTeam));
     layout.histograms =
         (layout.heads + most_teams * group * static_cast<int>(sizeof(HeadSelect)) + 15) / 16 * 16;
@@ -185,7 +186,7 @@ class TopkSelect {
     return histograms_ + head * kCopies * kHistogramRow;
   }
   __device__ TaggedPair* shared_histogram(int round, int slot, int head) const {
-    const int slots = 2 * static_cast<int>(gridDim.x);
+    const int slots = 2 * a_.split.ctas;
     return exchange_.histograms +
            (std::int64_t{round * slots + slot} * a_.group + head) * (kBins / 2);
   }
@@ -198,28 +199,28 @@ class TopkSelect {
 
   /// Whether the selection of a head is not complete.
   __device__ bool is_open() const {
-    __syncthreads();
+    sync_workers<kThreads>();
     int open = 0;
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < count_ * a_.group; i += kThreads) {
       open |= heads_[i].is_closed() ? 0 : 1;
     }
-    return __syncthreads_or(open) != 0;
+    return any_of_workers<kThreads>(open != 0);
   }
 
   __device__ void count_team(int n, int round) {
-    __syncthreads();  // the histograms may still be read
+    sync_workers<kThreads>();  // the histograms may still be read
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < a_.group * kCopies * kHistogramRow;
          i += kThreads) {
       histograms_[i] = 0;
     }
-    __syncthreads();
+    sync_workers<kThreads>();
 #pragma unroll 1
     for (int item = warp_; item < a_.group << a_.parts_log2; item += kWarps) {
       count_head(n, round, item >> a_.parts_log2, item & ((1 << a_.parts_log2) - 1));
     }
-    __syncthreads();
+    sync_workers<kThreads>();
     const bool alone = teams_[n].sharing.members == 1;
 #pragma unroll 1
     for (int head = warp_; head < a_.group; head += kWarps) {
@@ -278,12 +279,12 @@ class TopkSelect {
     const Sharing sharing = teams_[n].sharing;
     if (sharing.members == 1) return;
 #pragma unroll 1
-    for (int head = static_cast<int>(blockIdx.x) - sharing.first; head < a_.group;
+    for (int head = this_cta() - sharing.first; head < a_.group;
          head += sharing.members) {
       if (head_of(n, head).is_closed()) continue;
-      __syncthreads();
+      sync_workers<kThreads>();
       add_members(sharing, round, head);
-      __syncthreads();
+      sync_workers<kThreads>();
       if (warp_ == 0) find_digit(n, round, head, kThreads / (kBins / 2));
     }
   }
