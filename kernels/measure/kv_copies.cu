@@ -225,8 +225,8 @@ void KvCopies::shuffle_pages(std::uint64_t seed) {
 }
 
 KvTensor KvCopies::tensor(const std::uint16_t* data) const {
-  const std::int64_t dim = shape_.head_dim;
-  const std::int64_t heads = shape_.kv_heads;
+  const int dim = shape_.head_dim;
+  const int heads = shape_.kv_heads;
   const std::int64_t tokens = shape_.max_context();
   switch (shape_.layout) {
     case MeasureLayout::kHnd:
