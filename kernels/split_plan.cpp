@@ -3,53 +3,117 @@
 #include <algorithm>
 #include <cmath>
 
-namespace kvsim {
+#include "kernels/device/team_split.h"
 
+namespace kvsim {
 namespace {
 
-constexpr double kUnsplitTokens = 256;  // below, a merge costs more than splitting saves
+std::int64_t units_in(std::int64_t context, const SplitUnit& unit) {
+  return (context + unit.tokens - 1) / unit.tokens;
+}
+
+UnitCounts count_units(const Shape& shape, const SplitUnit& unit) {
+  UnitCounts counts{static_cast<std::int64_t>(shape.contexts.size()), shape.kv_heads, 0, 0, true};
+  for (const std::int64_t context : shape.contexts) {
+    const std::int64_t units = units_in(context, unit);
+    counts.units += units;
+    counts.most = std::max(counts.most, units);
+    counts.equal = counts.equal && context == shape.contexts.front();
+  }
+  return counts;
+}
+
+/// Contiguous shares: the teams that their borders cut. Sequence by sequence, as the teams of one
+/// are equally long.
+void count_cuts(const Shape& shape, const SplitUnit& unit, std::int64_t total, std::int64_t ctas,
+                SplitPlan& plan) {
+  std::size_t sequence = 0;
+  std::int64_t begin = 0;  // of the sequence in the flat order
+  std::int64_t units = units_in(shape.contexts[0], unit);
+  std::int64_t team = 0;
+  std::int64_t team_end = units;
+  std::int64_t first_team = 0;  // of the share
+  std::int64_t cut_team = -1;
+  std::int64_t end = 0;  // of the share: total * (cta + 1) / ctas, without dividing
+  std::int64_t rest = 0;
+  for (std::int64_t cta = 0; cta < ctas; ++cta) {
+    end += total / ctas;
+    rest += total % ctas;
+    if (rest >= ctas) {
+      rest -= ctas;
+      ++end;
+    }
+    if (end > team_end) {
+      while (end > begin + units * shape.kv_heads) {
+        begin += units * shape.kv_heads;
+        units = units_in(shape.contexts[++sequence], unit);
+      }
+      const std::int64_t of_sequence = (end - 1 - begin) / units;
+      team = static_cast<std::int64_t>(sequence) * shape.kv_heads + of_sequence;
+      team_end = begin + (of_sequence + 1) * units;
+    }
+    plan.most_teams = std::max(plan.most_teams, static_cast<double>(team - first_team + 1));
+    const bool cut = end < team_end;
+    first_team = cut ? team : team + 1;
+    if (!cut) continue;
+    plan.partials += team == cut_team ? 1 : 2;
+    plan.team_units += static_cast<double>(units);
+    cut_team = team;
+  }
+}
 
 }  // namespace
 
-SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, int unit_tokens) {
-  const double teams = shape.batch() * shape.kv_heads;
-  const double sms = limits.sms;
-  double units = 0;
-  for (const std::int64_t context : shape.contexts) {
-    units += std::ceil(static_cast<double>(context) / unit_tokens) * shape.kv_heads;
-  }
+SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, const SplitUnit& unit,
+                      bool own_ctas) {
+  const UnitCounts counts = count_units(shape, unit);
+  const CtaCounts ctas = deal_out_ctas(counts, unit, limits.sms, own_ctas);
   SplitPlan plan;
-  if (teams >= sms) {
-    plan.launch = {sms, sms};
-    plan.imbalance = std::ceil(units / sms) / (units / sms);
-    plan.partials = std::fmod(teams, sms) == 0 ? 0 : 2 * sms;
-    return plan;
+  plan.launch = {static_cast<double>(ctas.ctas), static_cast<double>(limits.sms)};
+  plan.ctas_per_team = static_cast<double>(ctas.ctas_per_team);
+  plan.units = plan.team_units = static_cast<double>(counts.total());
+  if (ctas.ctas_per_team > 0) {
+    const auto most =
+        static_cast<double>(units_in(counts.most, {static_cast<int>(ctas.ctas_per_team), 1}));
+    plan.imbalance = most * plan.ctas_per_team / static_cast<double>(counts.most);
+    plan.partials = ctas.ctas_per_team > 1 ? plan.launch.ctas : 0;
+    plan.team_units *= plan.ctas_per_team;
+  } else {
+    plan.imbalance = std::ceil(plan.units / plan.launch.ctas) * plan.launch.ctas / plan.units;
+    count_cuts(shape, unit, counts.total(), ctas.ctas, plan);
   }
-  const double units_per_team = units / teams;
-  const bool short_teams = units_per_team * unit_tokens <= kUnsplitTokens;
-  const double splits =
-      short_teams ? 1.0 : std::clamp(std::floor(sms / teams), 1.0, std::ceil(units_per_team));
-  plan.launch = {teams * splits, sms};
-  plan.imbalance = std::ceil(units_per_team / splits) / (units_per_team / splits);
-  plan.partials = splits > 1 ? teams * splits : 0;
+  // A device of one unit, an accelerator, drains its pipeline all the same.
+  plan.waits = plan.partials > 0 || limits.sms == 1 ? 1 : 0;
   return plan;
+}
+
+double SplitPlan::units_beyond(double kept) const {
+  const double teams = ctas_per_team > 0 ? launch.ctas / ctas_per_team : 1;
+  const double sharers = ctas_per_team > 0 ? ctas_per_team : launch.ctas;
+  const double few = std::floor(units / teams / sharers);  // units of the CTAs with the fewest
+  const double longer = units / teams - few * sharers;     // CTAs with one more
+  return teams *
+         (longer * std::max(0.0, few + 1 - kept) + (sharers - longer) * std::max(0.0, few - kept));
+}
+
+double exchanged_row_bytes(const Shape& shape, bool weighted) {
+  constexpr double kTaggedBytes = 8;
+  const int columns = std::max(head_class(shape.v_head_dim), shape.v_head_dim);
+  return kTaggedBytes * (columns + (weighted ? 2 : 0));
 }
 
 void read_query(Stage& stage, const Shape& shape) {
   stage.read(Tensor::kQuery, shape.query_bytes(), 1, 1);
 }
 
-void write_partials(Stage& stage, const Shape& shape, const SplitPlan& plan) {
-  if (plan.partials > 0) {
-    stage.write(Tensor::kPartial, partial_row_bytes(shape), plan.partials * shape.group());
-  }
-}
-
-void finish_output(Work& work, const Shape& shape, const SplitPlan& plan) {
+void finish_output(Work& work, const Shape& shape, const SplitPlan& plan, const Merge& merge) {
   if (plan.partials > 0) {
     const double rows = plan.partials * shape.group();
-    Stage& merge = work.add_stage("merge", Boundary::kTicket);
-    merge.read(Tensor::kPartial, partial_row_bytes(shape), rows, rows);
+    work.stages.back().write(Tensor::kPartial, merge.row_bytes, rows);
+    Stage& stage = work.add_stage("merge", merge.before);
+    stage.read(Tensor::kPartial, merge.row_bytes, rows, rows);
+    // A share's first and last team are added up one after the other.
+    stage.cache_trips = plan.most_teams > 1 ? 1 : 0;
   }
   work.stages.back().write(Tensor::kOutput, shape.output_bytes(), 1);
 }

@@ -1,35 +1,51 @@
 #pragma once
 
 #include "core/device_limits.h"
+#include "kernels/device/geometry.h"
 #include "kernels/shape.h"
 #include "kernels/work.h"
 
 namespace kvsim {
 
-/// How a persistent kernel deals the tokens of all (sequence, KV head) teams out over its CTAs, one
-/// per SM: whole CTAs per team while there are fewer teams than SMs, contiguous ranges over the
-/// team boundaries when there are more.
+/// How a persistent kernel deals the tokens of all teams (sequence, KV head) out over its CTAs, one
+/// per SM, by the kernels' own rule (kernels/device/team_split.h): what of it costs.
 struct SplitPlan {
   LaunchShape launch;
-  double imbalance = 1;  // units of the longest CTA over the mean
-  double partials = 0;   // partial results per query head of a group that must be merged; 0 = none
+  double ctas_per_team = 0;  // 0: contiguous shares, which may span teams
+  double units = 0;          // of all teams
+  double imbalance = 1;      // units of the longest CTA over the mean
+  double partials = 0;       // (team, CTA) pairs of the teams that several CTAs share; 0 = none
+  double team_units = 0;     // units of all teams, each as often as CTAs work on the team
+  double most_teams = 1;     // of one CTA
+  double waits = 1;          // 0 if no CTA waits for another between two stages
+
+  /// Σ over CTAs of the units beyond the first `kept` of each.
+  double units_beyond(double kept) const;
+  double most_units() const { return imbalance * units / launch.ctas; }
 };
 
-/// `unit_tokens` is the smallest piece a CTA takes.
-SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, int unit_tokens);
+/// In closed form, but for a walk over the borders of contiguous shares. Batches that no kernel
+/// takes at once are split as if one did.
+SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, const SplitUnit& unit,
+                      bool own_ctas = true);
 
-/// Bytes of one head's partial result: output, maximum and sum in float32.
+/// Bytes of one head's partial result as released kernels merge it: output, maximum and sum in
+/// float32; and as our CTAs exchange it: a launch number with every word, and head sizes padded.
 inline double partial_row_bytes(const Shape& shape) { return 4.0 * (shape.v_head_dim + 2); }
+double exchanged_row_bytes(const Shape& shape, bool weighted);
 
 /// The queries of the whole batch, read once.
 void read_query(Stage& stage, const Shape& shape);
 
-/// When the plan splits teams: one partial result per CTA and query head.
-void write_partials(Stage& stage, const Shape& shape, const SplitPlan& plan);
+/// How partial results become the output when the plan splits teams.
+struct Merge {
+  Boundary before = Boundary::kTeamExchange;
+  double row_bytes = 0;  // of one partial result
+};
 
-/// The last stage: the CTA that arrives last merges a team's partials and writes the output;
-/// without partials the output is written by `stage` itself.
-void finish_output(Work& work, const Shape& shape, const SplitPlan& plan);
+/// Ends the work: its last stage writes one partial result per (team, CTA) pair and query head,
+/// which a stage of its own adds up; without partials the last stage writes the output itself.
+void finish_output(Work& work, const Shape& shape, const SplitPlan& plan, const Merge& merge);
 
 /// Σ ceil(context / tile) over the batch.
 double tiles_of(const Shape& shape, int tile);
@@ -37,12 +53,7 @@ double tiles_of(const Shape& shape, int tile);
 /// Query heads over the whole batch.
 inline double query_heads(const Shape& shape) { return shape.batch() * shape.q_heads; }
 
-/// Whether a step's scores (float32, `rows` of them over all heads) outgrow the half of shared
-/// memory that streaming leaves them, and wait in global memory instead.
 inline constexpr int kScoreBytes = 4;
-inline bool scores_spill(const DeviceLimits& limits, double rows) {
-  return kScoreBytes * rows > 0.5 * static_cast<double>(limits.shared_bytes_per_sm) * limits.sms;
-}
 
 /// Operations of `rows` dot products (summed over heads), scale included.
 void count_scores(Stage& stage, const Shape& shape, double rows);

@@ -67,13 +67,18 @@ struct LaunchShape {
 
 /// What lies between two launches or barriers. `imbalance` is the longest CTA's share of bytes over
 /// the mean; `dependent_trips` counts memory round trips that wait for each other (an index before
-/// its row).
+/// its row), `cache_trips` those that the cache serves (a step of a search). `load_rounds` are the
+/// loads of one warp that follow each other because it has only so many under way: they go on
+/// beside the other warps' bytes, but no stage is shorter.
 struct Stage {
   std::string_view name;
   Boundary before = Boundary::kKernelLaunch;
+  double boundaries = 1;  // how often the stage waits for `before`
   LaunchShape launch;
   double imbalance = 1;
   double dependent_trips = 0;
+  double cache_trips = 0;
+  double load_rounds = 0;
   bool heads_gather = false;  // every head sums V rows of its own: no matrix product
   FixedVector<Access, 10> accesses;
   FixedVector<OpCount, 12> ops;

@@ -92,6 +92,7 @@ class GpuBuilder {
           file_.number(fmt::format("boundary.{}", kBoundaryNames[i]), "us", 0, kMostUs);
     }
     machine_.round_trip_us = file_.number("boundary.round_trip", "us", 0, kMostUs);
+    machine_.load_round_us = machine_.round_trip_us;
   }
 
   /// Only where GPUs are joined by more than their host's bus.

@@ -77,7 +77,8 @@ struct Machine {
   Estimate cache_read_pj_per_bit;  // dynamic; wires and registers on the way included
   Estimate cache_write_pj_per_bit;
   std::array<Estimate, kBoundaries> boundary_us;
-  Estimate round_trip_us;                             // one dependent memory access
+  Estimate round_trip_us;  // one dependent memory access
+  Estimate load_round_us;  // one of Stage::load_rounds; 0 where rows are fetched ahead
   std::array<std::array<OpCost, kPhases>, kOps> ops;  // ops[op][phase]
   /// Of the value phase where every head sums rows of its own (Stage::heads_gather).
   std::array<OpCost, kOps> gather_ops;

@@ -106,7 +106,7 @@ void put_prediction(const Row& row, const Method& method, Json& json) {
       gpu_target(row.options.machine, {}, cache_layout(row.shape), CacheState::kCold);
   const HeadShape heads{row.shape.q_heads, row.shape.kv_heads, row.shape.head_dim,
                         row.shape.head_dim, false};
-  const Shape shape = shape_on(target, heads, contexts, row.shape.max_context());
+  const Shape shape = shape_on(target, heads, contexts, row.shape.prompt_tokens());
   const auto cost = [&](const Statistics& statistics) {
     const Work work = step_work(method.implementation(), shape, statistics, target);
     return step_cost(work, shape, target, nullptr);
@@ -174,10 +174,18 @@ void put_conditions(const Row& row, Json& json) {
 }
 
 Json shape_json(const MeasureCase& shape) {
-  return {{"contexts", shape.contexts},         {"q_heads", shape.q_heads},
-          {"kv_heads", shape.kv_heads},         {"head_dim", shape.head_dim},
-          {"kv_dtype", dtype_name(shape.type)}, {"layout", layout_name(shape)},
-          {"query_sd", shape.query_sd}};
+  Json json{{"contexts", shape.contexts},         {"q_heads", shape.q_heads},
+            {"kv_heads", shape.kv_heads},         {"head_dim", shape.head_dim},
+            {"kv_dtype", dtype_name(shape.type)}, {"layout", layout_name(shape)},
+            {"query_sd", shape.query_sd}};
+  if (shape.traced) {
+    json["query_sd"] = nullptr;
+    json["query_sd_reason"] = "the queries are a trace's";
+    json["trace"] = shape.traced->trace;
+    json["layer"] = shape.traced->layer->info.layer;
+    json["step"] = shape.traced->step;
+  }
+  return json;
 }
 
 void put_times(const Row& row, Json& json) {

@@ -27,6 +27,9 @@ Column of_row(const std::string& name, const std::string& pointer) {
           [pointer](const Json&, const Json& row) { return row.at(Json::json_pointer(pointer)); }};
 }
 Column of_row(const std::string& name) { return of_row(name, "/" + name); }
+Column of_traced_row(const std::string& name) {
+  return {name, [name](const Json&, const Json& row) { return row.value(name, Json()); }};
+}
 Column of_document(const std::string& name, const std::string& key) {
   return {name, [key](const Json& document, const Json&) { return document.at(key); }};
 }
@@ -127,7 +130,10 @@ std::vector<Column> own_columns() {
                                  of_document("cuda", "cuda"),
                                  of_document("commit", "commit"),
                                  of_document("seed", "seed"),
-                                 of_document("date", "date")};
+                                 of_document("date", "date"),
+                                 of_traced_row("trace"),
+                                 of_traced_row("layer"),
+                                 of_traced_row("step")};
   columns.insert(columns.end(), more.begin(), more.end());
   return columns;
 }
@@ -165,10 +171,14 @@ std::string checks_text(const Json& row) {
 }
 
 std::string shape_text(const Json& row) {
-  return fmt::format("{}/{}/{} {} {} sd {:g}", row.at("q_heads").get<int>(),
+  const std::string data =
+      row.contains("trace")
+          ? fmt::format("layer {} step {}", row.at("layer").dump(), row.at("step").dump())
+          : fmt::format("sd {:g}", row.at("query_sd").get<double>());
+  return fmt::format("{}/{}/{} {} {} {}", row.at("q_heads").get<int>(),
                      row.at("kv_heads").get<int>(), row.at("head_dim").get<int>(),
                      row.at("kv_dtype").get<std::string>(), row.at("layout").get<std::string>(),
-                     row.at("query_sd").get<double>());
+                     data);
 }
 
 /// The GPU above a table, the notes below it.

@@ -125,10 +125,13 @@ Json stage_json(const Stage& stage) {
   }
   return {{"stage", stage.name},
           {"before", to_string(stage.before)},
+          {"boundaries", finite(stage.boundaries)},
           {"ctas", finite(stage.launch.ctas)},
           {"ctas_per_wave", finite(stage.launch.ctas_per_wave)},
           {"imbalance", finite(stage.imbalance)},
           {"dependent_trips", finite(stage.dependent_trips)},
+          {"cache_trips", finite(stage.cache_trips)},
+          {"load_rounds", finite(stage.load_rounds)},
           {"accesses", std::move(accesses)},
           {"ops", std::move(ops)}};
 }

@@ -393,8 +393,8 @@ class DenseKernel : public Kernel {
 
  private:
   static TeamSplit split(const DeviceStep& step, const DeviceLimits& limits) {
-    const int warps = head_class(step.head_dim) == 256 ? 4 : 8;
-    return plan_teams(contexts_of(step), step.kv_heads, kUnitTokens, limits.sms, warps);
+    return plan_teams(contexts_of(step), step.kv_heads, dense_split_unit(step.head_dim),
+                      limits.sms);
   }
 
   static std::pair<Partials, std::size_t> layout(const DeviceStep& step, const DeviceLimits& limits,

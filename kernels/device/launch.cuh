@@ -10,13 +10,11 @@
 
 #include "core/device_limits.h"
 #include "kernels/device/check.cuh"
+#include "kernels/device/geometry.h"
 #include "kernels/device/step.h"
 #include "kernels/device/team_split.h"
 
 namespace kvsim {
-
-/// Head sizes are padded to classes, so that few instances are compiled.
-inline int head_class(int head_dim) { return head_dim <= 64 ? 64 : (head_dim <= 128 ? 128 : 256); }
 
 inline std::span<const std::int32_t> contexts_of(const DeviceStep& step) {
   return {step.contexts.data(), static_cast<std::size_t>(step.batch)};
@@ -65,8 +63,7 @@ struct Instance {
 
 template <typename T, int D, int kHeads8, typename Visit>
 void dispatch_memory(const DeviceLimits& limits, const Visit& visit) {
-  constexpr std::int64_t kLargeBytes = 160 * 1024;
-  const bool large = limits.shared_bytes_per_sm >= kLargeBytes;
+  const bool large = limits.shared_bytes_per_sm >= kLargeSharedBytes;
   if constexpr (is_compiled<true>()) {
     if (large) return visit(Instance<T, D, kHeads8, true>());
   }

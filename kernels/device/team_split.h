@@ -5,13 +5,15 @@
 #include <span>
 
 #include "core/host_device.h"
+#include "kernels/device/geometry.h"
 #include "kernels/device/step.h"
 
 namespace kvsim {
 
 /// How a persistent kernel deals units of tokens out over its CTAs. A team is a (sequence, KV
-/// head); the units of all teams lie in one flat order. Either each team has CTAs of its own, or every
-/// CTA has a contiguous share of the flat order, which may span teams. The plan is arithmetic, so kernels need no table of it.
+/// head); the units of all teams lie in one flat order. Either each team has CTAs of its own, or
+/// every CTA has a contiguous share of the flat order, which may span teams. The plan is
+/// arithmetic, so kernels need no table of it.
 struct TeamSplit {
   std::int32_t batch = 1;
   std::int32_t kv_heads = 1;
@@ -56,11 +58,37 @@ struct TeamSplit {
     return t.kv_head + 1 < kv_heads ? team(t.sequence, t.kv_head + 1) : team(t.sequence + 1, 0);
   }
   KVSIM_HD std::int32_t teams() const { return batch * kv_heads; }
+  KVSIM_HD std::int32_t most_units_per_cta() const {
+    return ctas_per_team > 0 ? (units_before[1] + ctas_per_team - 1) / ctas_per_team
+                             : (total() + ctas - 1) / ctas;
+  }
 };
 
-/// Units of `unit_tokens` over at most `most_ctas` CTAs, none with fewer than `least_units`; `teams`:
-/// whether they may have CTAs of their own.
-TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, int unit_tokens,
-                     int most_ctas, int least_units, bool teams = true);
+/// What a split depends on.
+struct UnitCounts {
+  std::int64_t sequences = 0;
+  std::int64_t kv_heads = 1;
+  std::int64_t units = 0;  // of one KV head, over all sequences
+  std::int64_t most = 0;   // of one sequence
+  bool equal = true;       // all sequences have as many tokens
+
+  std::int64_t teams() const { return sequences * kv_heads; }
+  std::int64_t total() const { return units * kv_heads; }
+};
+
+/// How a split's CTAs are dealt out to teams; fields as in TeamSplit.
+struct CtaCounts {
+  std::int64_t ctas = 1;
+  std::int64_t ctas_per_team = 0;
+};
+
+/// The rule, for kernels (plan_teams) and for the cost model (plan_splits) alike; `own_ctas`:
+/// whether teams may have CTAs of their own.
+CtaCounts deal_out_ctas(const UnitCounts& counts, const SplitUnit& unit, int most_ctas,
+                        bool own_ctas = true);
+
+/// Units over at most `most_ctas` CTAs.
+TeamSplit plan_teams(std::span<const std::int32_t> contexts, int kv_heads, const SplitUnit& unit,
+                     int most_ctas, bool own_ctas = true);
 
 }  // namespace kvsim

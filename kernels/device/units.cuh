@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/device/geometry.h"
 #include "kernels/device/ptx.cuh"
 #include "kernels/device/step.h"
 #include "kernels/device/team_split.h"
@@ -14,7 +15,6 @@
 namespace kvsim::device {
 
 inline constexpr int kWarp = 32;
-inline constexpr int kUnitTokens = 16;
 
 /// Shared memory of the kernels begins on such a boundary, so that tile offsets can be flipped by
 /// exclusive or.

@@ -9,8 +9,10 @@
 
 #include "core/device_limits.h"
 #include "kernels/measure/gpu_layer.h"
+#include "kernels/row_ranges.h"
 #include "kernels/statistics.h"
 #include "traces/rows_view.h"
+#include "traces/trace.h"
 
 // Timing of our kernels on the GPU of this machine (docs/timing.md), for code that knows no CUDA:
 // builds without CUDA kernels link, and say so when asked.
@@ -36,8 +38,17 @@ struct BoardReadings {
 
 enum class MeasureLayout { kHnd, kNhd, kPaged };
 
-/// One layer's attention of one decode step with random data: K and V normal with standard
-/// deviation 1, queries with `query_sd` (1 = flat softmax, 4 and more = peaky).
+/// One decode step of one layer of a trace.
+struct TracedStep {
+  std::string trace;                        // its path
+  std::shared_ptr<const TraceLayer> layer;  // what no kernel takes (device_refusal) is not here
+  std::int64_t step = 0;
+  Range rows;                      // that the step sees
+  std::int64_t prompt_tokens = 0;  // of those rows
+};
+
+/// One layer's attention of one decode step, from a trace or with random data: K and V normal with
+/// standard deviation 1, queries with `query_sd` (1 = flat softmax, 4 and more = peaky).
 struct MeasureCase {
   std::vector<std::int32_t> contexts;  // one per sequence
   int q_heads = 32;
@@ -47,8 +58,10 @@ struct MeasureCase {
   MeasureLayout layout = MeasureLayout::kHnd;
   int page_tokens = 16;  // of a paged layout; a power of two
   double query_sd = 1;
+  std::optional<TracedStep> traced = {};  // shape and type are its own then
 
   std::int32_t max_context() const;
+  std::int64_t prompt_tokens() const { return traced ? traced->prompt_tokens : max_context(); }
   std::int64_t total_context() const;
   int group() const { return q_heads / kv_heads; }
   /// Bytes of one row of K or V of one KV head.

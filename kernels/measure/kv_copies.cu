@@ -94,6 +94,36 @@ void fill(const DeviceStep& step, std::uint64_t seed, int copy, float query_sd,
   check_cuda(cudaGetLastError(), "filling K and V");
 }
 
+/// Rows of one sequence, [kv_heads, rows, head_dim] as 16-bit words, to where the layout wants
+/// them. Grid: (any, KV head).
+__global__ void place_rows(const __grid_constant__ DeviceStep step, KvTensor tensor,
+                           const std::uint16_t* rows) {
+  const int head = static_cast<int>(blockIdx.y);
+  const std::int64_t total = std::int64_t{step.contexts[0]} * step.head_dim;
+  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < total;
+       i += stride) {
+    const auto* row =
+        device::row_pointer<std::uint16_t>(tensor, 0, head, static_cast<int>(i / step.head_dim));
+    const_cast<std::uint16_t*>(row)[i % step.head_dim] = rows[head * total + i];
+  }
+}
+
+/// The rows that a traced step sees of K or V, one KV head after the other.
+DeviceBuffer<std::uint16_t> upload_rows(const HostTensor& tensor, const Range& rows) {
+  const std::int64_t dim = tensor.shape[2];
+  const auto row_bytes = static_cast<std::size_t>(2 * dim);
+  const auto head_bytes = static_cast<std::size_t>(rows.end - rows.begin) * row_bytes;
+  const auto heads = static_cast<std::size_t>(tensor.shape[0]);
+  DeviceBuffer<std::uint16_t> buffer(heads * head_bytes / 2);
+  const std::byte* first = tensor.data.data() + static_cast<std::size_t>(rows.begin) * row_bytes;
+  check_cuda(cudaMemcpy2D(buffer.data(), head_bytes, first,
+                          static_cast<std::size_t>(tensor.shape[1]) * row_bytes, head_bytes, heads,
+                          cudaMemcpyHostToDevice),
+             "uploading a trace");
+  return buffer;
+}
+
 std::int64_t rounded_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
@@ -131,17 +161,49 @@ KvCopies::KvCopies(const MeasureCase& shape, std::uint64_t seed, int copies, cud
   output_ = DeviceBuffer<std::uint16_t>(query_elements);
   for (auto* buffer : {&k_, &v_, &output_}) buffer->fill_bytes(0xFF);
   if (pages_per_sequence_ > 0) shuffle_pages(seed);
+  if (shape.traced && !shape.traced->layer->sink_logits.empty()) {
+    sinks_ = DeviceBuffer<float>(shape.traced->layer->sink_logits.size());
+    sinks_.upload(shape.traced->layer->sink_logits);
+  }
   for (int i = 0; i < copies; ++i) steps_.push_back(make_step(seed, i));
   check_cuda(cudaDeviceSynchronize(), "poisoning K and V");  // was on another stream
-  for (int i = 0; i < copies; ++i) {
-    const auto sd = static_cast<float>(shape.query_sd);
-    if (shape.type == ElementType::kBfloat16) {
+  if (shape.traced) {
+    fill_from_trace(stream);
+  } else {
+    fill_random(seed, stream);
+  }
+  check_cuda(cudaStreamSynchronize(stream), "filling K and V");
+}
+
+void KvCopies::fill_random(std::uint64_t seed, cudaStream_t stream) {
+  const auto sd = static_cast<float>(shape_.query_sd);
+  for (int i = 0; i < copies_; ++i) {
+    if (shape_.type == ElementType::kBfloat16) {
       fill<__nv_bfloat16>(step(i), seed, i, sd, stream);
     } else {
       fill<__half>(step(i), seed, i, sd, stream);
     }
   }
-  check_cuda(cudaStreamSynchronize(stream), "filling K and V");
+}
+
+/// The rows are freed on return, so it waits for the copies.
+void KvCopies::fill_from_trace(cudaStream_t stream) {
+  const TracedStep& traced = *shape_.traced;
+  const DeviceBuffer<std::uint16_t> k = upload_rows(traced.layer->k, traced.rows);
+  const DeviceBuffer<std::uint16_t> v = upload_rows(traced.layer->v, traced.rows);
+  const auto query_bytes = static_cast<std::size_t>(2 * query_elements_);
+  const std::byte* queries =
+      traced.layer->q.data.data() + static_cast<std::size_t>(traced.step) * query_bytes;
+  const dim3 grid(256, static_cast<unsigned>(shape_.kv_heads));
+  for (int i = 0; i < copies_; ++i) {
+    place_rows<<<grid, kThreads, 0, stream>>>(step(i), step(i).k, k.data());
+    place_rows<<<grid, kThreads, 0, stream>>>(step(i), step(i).v, v.data());
+    check_cuda(cudaGetLastError(), "placing a trace's K and V");
+    check_cuda(cudaMemcpyAsync(q_.data() + query_elements_ * i, queries, query_bytes,
+                               cudaMemcpyHostToDevice, stream),
+               "uploading queries");
+  }
+  check_cuda(cudaStreamSynchronize(stream), "placing a trace's K and V");
 }
 
 /// Every copy's pages lie in its own part of the memory, in an order of their own.
@@ -163,8 +225,8 @@ void KvCopies::shuffle_pages(std::uint64_t seed) {
 }
 
 KvTensor KvCopies::tensor(const std::uint16_t* data) const {
-  const std::int64_t dim = shape_.head_dim;
-  const std::int64_t heads = shape_.kv_heads;
+  const int dim = shape_.head_dim;
+  const int heads = shape_.kv_heads;
   const std::int64_t tokens = shape_.max_context();
   switch (shape_.layout) {
     case MeasureLayout::kHnd:
@@ -196,8 +258,16 @@ DeviceStep KvCopies::make_step(std::uint64_t seed, int index) const {
     step.k.pages = step.v.pages = pages_.data() + pages_per_sequence_ * step.batch * index;
   }
   step.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape_.head_dim)));
-  step.prompt_tokens = shape_.max_context();
+  step.prompt_tokens = shape_.prompt_tokens();
   step.random = {.seed = seed, .step = static_cast<std::uint32_t>(index)};
+  if (shape_.traced) {  // every copy draws what a replay of the step draws
+    const LayerInfo& info = shape_.traced->layer->info;
+    step.scale = static_cast<float>(info.scale);
+    step.logit_cap = static_cast<float>(info.logit_cap);
+    step.sink_logits = sinks_.size() > 0 ? sinks_.data() : nullptr;
+    step.random.layer = static_cast<std::uint32_t>(info.layer);
+    step.random.step = static_cast<std::uint32_t>(shape_.traced->step);
+  }
   step.output = output_.data() + query_elements_ * index;
   return step;
 }

@@ -13,9 +13,9 @@ namespace kvsim {
 /// memory has room for so many of `stored_bytes` (K and V). Throws RuntimeError if not for one.
 int cold_copies(double k_bytes, double stored_bytes, std::int64_t l2_bytes);
 
-/// Copies of one case's K, V, queries and output in device memory, all with random data of their
-/// own that depend on the seed alone (not on the layout nor on a launch). What lies between and
-/// behind the rows is 0xFF: NaN. Outputs begin as 0xFF too.
+/// Copies of one case's K, V, queries and output in device memory, all with the trace's data or all
+/// with random data of their own that depend on the seed alone (not on the layout nor on a launch).
+/// What lies between and behind the rows is 0xFF: NaN. Outputs begin as 0xFF too.
 class KvCopies {
  public:
   /// Throws RuntimeError if the memory does not suffice.
@@ -33,6 +33,8 @@ class KvCopies {
  private:
   KvTensor tensor(const std::uint16_t* data) const;
   void shuffle_pages(std::uint64_t seed);
+  void fill_random(std::uint64_t seed, cudaStream_t stream);
+  void fill_from_trace(cudaStream_t stream);
   DeviceStep make_step(std::uint64_t seed, int index) const;
 
   MeasureCase shape_;
@@ -44,6 +46,7 @@ class KvCopies {
   DeviceBuffer<std::uint16_t> v_;
   DeviceBuffer<std::uint16_t> q_;
   DeviceBuffer<std::uint16_t> output_;
+  DeviceBuffer<float> sinks_;         // [q_heads], or nothing
   DeviceBuffer<std::int32_t> pages_;  // [copies, batch, pages_per_sequence]
   std::vector<DeviceStep> steps_;
 };

@@ -99,7 +99,7 @@ class Session {
 
   MeasureResult run() {
     for (const std::string& spec : request_.methods) {
-      subjects_.emplace_back(spec, copies_.step(0), info_.limits);
+      subjects_.emplace_back(spec, copies_, request_.shape, info_.limits);
       result_.methods.emplace_back().spec = spec;
       subjects_.back().check(copies_, request_.shape, stream_, result_.methods.back());
       add_ceilings(result_.methods.back());

@@ -17,7 +17,7 @@ Shape shape_of(const MeasureCase& shape, std::span<const std::int64_t> contexts)
   result.q_heads = shape.q_heads;
   result.kv_heads = shape.kv_heads;
   result.head_dim = result.v_head_dim = shape.head_dim;
-  result.prompt_tokens = shape.max_context();
+  result.prompt_tokens = shape.prompt_tokens();
   return result;
 }
 
@@ -34,10 +34,16 @@ std::vector<double> weights_from(std::span<const std::uint32_t> counts, std::int
 
 }  // namespace
 
-Subject::Subject(const std::string& spec, const DeviceStep& step, const DeviceLimits& limits)
+Subject::Subject(const std::string& spec, const KvCopies& copies, const MeasureCase& shape,
+                 const DeviceLimits& limits)
     : spec_(spec), method_(make_method(spec)), limits_(limits) {
   kernel_ = kernel_registry().at(method_.name).make(method_.parameters);
+  const DeviceStep& step = copies.step(0);
   const std::string refusal = kernel_->refusal(step, limits);
+  if (!refusal.empty() && shape.traced) {
+    fail<RuntimeError>("{}: layer {}: {}: {}", shape.traced->trace, shape.traced->layer->info.layer,
+                       spec, refusal);
+  }
   if (!refusal.empty()) fail<UsageError>("{}: {}", spec, refusal);
   workspace_ =
       DeviceBuffer<std::byte>(std::max<std::size_t>(kernel_->workspace_bytes(step, limits), 1));
@@ -96,8 +102,11 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
   dumped.dump_stride = shape.max_context();
   std::vector<double> weights;
   if (selects && !dumps.scores.empty()) {
+    const std::span<const float> sinks =
+        shape.traced ? std::span<const float>(shape.traced->layer->sink_logits)
+                     : std::span<const float>();
     DumpedSelection selection =
-        select_from_dump(*method_.method, dumped, dumps.scores, dumps.counts);
+        select_from_dump(*method_.method, dumped, dumps.scores, dumps.counts, sinks);
     times.statistics = selection.statistics;
     times.statistics_measured = true;
     if (dumps.draws > 0) times.selection_differences = selection.differences;

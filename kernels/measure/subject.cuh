@@ -15,8 +15,10 @@ namespace kvsim {
 /// One method under measurement: its kernel, workspace, and what is checked of its results.
 class Subject {
  public:
-  /// Throws UsageError if the method has no kernel or its kernel refuses the step.
-  Subject(const std::string& spec, const DeviceStep& step, const DeviceLimits& limits);
+  /// Throws UsageError if the method has no kernel or its kernel refuses the shape; RuntimeError if
+  /// that is a trace's.
+  Subject(const std::string& spec, const KvCopies& copies, const MeasureCase& shape,
+          const DeviceLimits& limits);
 
   const std::string& spec() const { return spec_; }
   void enqueue(const DeviceStep& step, cudaStream_t stream) const;

@@ -7,16 +7,13 @@
 #include "kernels/device/step.h"
 #include "kernels/device/team_split.h"
 #include "kernels/device/units.cuh"
+#include "kernels/santa/blocks.h"
 #include "kernels/santa/rule.h"
 
 // What the two halves of the SANTA kernels share: stream.cuh (keys to tile records and prefix sums)
 // and gather.cuh (records to samples to output). Fused in one launch, or one launch each.
 
 namespace kvsim::device {
-
-inline constexpr int kBlockTokens = 256;  // what a CTA takes at once: one or more tiles
-inline constexpr int kBlockLog2 = 8;
-inline constexpr int kStashRow = kBlockTokens + 4;  // words, padded against bank conflicts
 
 enum class SantaRule { kSystematic, kStratified, kIid, kLargestRemainder, kSystematicBudgets };
 
@@ -28,9 +25,9 @@ struct SantaArguments {
       nullptr;  // [blocks, group, kStashRow], for blocks that shared memory lacks
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
-  std::int32_t group = 1;      // of the step: a division less
-  std::int32_t tile_log2 = 8;  // tiles of 32 to 256 tokens
-  std::int32_t tiles = 0;      // of the longest context
+  std::int32_t group = 1;            // of the step: a division less
+  std::int32_t tile_log2 = 8;        // tiles of 32 to 256 tokens
+  std::int32_t tiles = 0;            // of the longest context
   std::int32_t resident_blocks = 0;  // of a CTA: their prefix sums stay in shared memory
   std::int32_t blocks_per_cta = 0;
   std::int32_t pairs = 0;       // most (head, tile) pairs of a CTA in one team
@@ -42,12 +39,13 @@ struct SantaArguments {
 
 template <int D, bool kLarge>
 struct SantaShape {
-  static constexpr int kWarps = kLarge ? 8 : 4;  // that stream keys and gather rows
+  static constexpr int kWarps = stream_warps(kLarge);  // that stream keys and gather rows
   static constexpr int kScanWarps = kWarps / 2;  // that turn scores into prefix sums meanwhile
   static constexpr int kWorkers = kWarps * kWarp;
   static constexpr int kThreads = kWorkers + kScanWarps * kWarp;
-  static constexpr int kStages = D == 64 ? 8 : (D == 128 ? 4 : 2);
-  static constexpr int kRingBytes = kWarps * kStages * UnitTile<D>::kBytes;
+  static constexpr int kStages = stream_stages(D);
+  static constexpr int kRingBytes = stream_ring_bytes(D, kLarge);
+  static_assert(kRingBytes == kWarps * kStages * UnitTile<D>::kBytes);
   static constexpr int kUnitsPerWarp = kBlockTokens / kUnitTokens / kWarps;
 };
 
@@ -62,15 +60,7 @@ struct SantaShared {
         finished(scored + a.blocks_per_cta),
         stash(reinterpret_cast<std::uint32_t*>(shared + ring_bytes +
                                                barrier_bytes(a.blocks_per_cta))) {}
-
-  KVSIM_HD static int barrier_bytes(int blocks_per_cta) {
-    return (2 * 8 * blocks_per_cta + 127) / 128 * 128;
-  }
 };
-
-/// Blocks beyond the resident ones take turns in a few more slots while they are scored; their
-/// prefix sums go to global memory.
-inline constexpr int kStagingBlocks = 3;
 
 __device__ inline bool is_spilled(const SantaArguments& a, int index) {
   return index >= a.resident_blocks;

@@ -4,14 +4,15 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/santa/blocks.h"
 #include "kernels/santa/rule.h"
-#include "kernels/split_plan.h"
+#include "kernels/santa/stream_cost.h"
 
 namespace kvsim {
 namespace {
 
-constexpr int kUnitTokens = 64;
-constexpr int kTileRecordBytes = 8;  // a tile's maximum and sum
+constexpr int kTileRecordBytes = 8;     // a tile's maximum and sum
+constexpr int kTaggedRecordBytes = 16;  // the same, each with the launch's number
 
 double tiles_in(std::int64_t context, int tile) {
   return std::ceil(static_cast<double>(context) / tile);
@@ -113,34 +114,59 @@ void count_gather_adds(Stage& stage, const Shape& shape, const Statistics& s,
               heads * shape.v_head_dim);
 }
 
+/// Trips through the cache that a warp waits for while it reads its heads' tile records, per team:
+/// more tiles than fit its registers are read twice.
+double record_trips(const Shape& shape, const StreamPlan& plan, int tile) {
+  const std::int64_t longest = *std::max_element(shape.contexts.begin(), shape.contexts.end());
+  const double reads = std::ceil(tiles_in(longest, tile) / device::kTilesAtOnce);
+  const double heads = std::max(1.0, plan.turns);
+  return heads * (reads > 1 ? 2 * reads : 1);
+}
+
+/// Binary searches in spilled tiles: one 32 B sector per step down to the one with the row.
+void search_spilled(Stage& stage, const Shape& shape, const Statistics& s, const StreamPlan& plan,
+                    int tile) {
+  constexpr double kSectorBytes = 32;
+  constexpr double kStepsInSector = 3;
+  if (plan.spilled_blocks <= 0) return;
+  const double steps = search_steps(tile);
+  const double draws = s.draws * plan.spilled_blocks / plan.split.units;
+  const double sectors = draws * std::max(1.0, steps - kStepsInSector + 1);
+  const double all =
+      4.0 / kSectorBytes * device::kBlockTokens * plan.spilled_blocks * shape.group();
+  stage.read(Tensor::kStash, kSectorBytes, std::min(sectors, all), sectors);
+  stage.cache_trips += plan.split.most_teams * steps;
+}
+
+/// Every CTA reads all records of its teams, and goes through its teams one after another.
 Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
-  const SplitPlan plan = plan_splits(shape, limits, kUnitTokens);
-  const double records = tiles_of(shape, tile_of(model_, shape)) * shape.q_heads;
+  const int tile = tile_of(model_, shape);
+  const double records = tiles_of(shape, tile) * shape.q_heads;
   const bool fallback = model_.launches == SantaCostModel::Launches::kFallback;
-  const bool spills = fallback || scores_spill(limits, s.k_requests);
+  const StreamPlan plan = plan_stream_cost(shape, limits, !fallback);
   Work work;
-  Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
-  stream.launch = plan.launch;
-  stream.imbalance = plan.imbalance;
-  read_query(stream, shape);
-  stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
-  stream.write(Tensor::kMetadata, kTileRecordBytes, records);
-  if (spills) stream.write(Tensor::kStash, kScoreBytes, s.k_requests);
+  Stage& stream = add_stream(work, shape, s, plan);
+  stream.write(Tensor::kMetadata, kTaggedRecordBytes, records);
   count_softmax(stream, shape, s);
 
   Stage& gather =
       work.add_stage("gather_v", fallback ? Boundary::kKernelLaunch : Boundary::kTeamExchange);
-  gather.launch = plan.launch;
-  gather.dependent_trips = 1;
+  const double trips = record_trips(shape, plan, tile);
+  gather.launch = plan.split.launch;
+  gather.boundaries = fallback ? 1 : plan.split.waits;
+  // The first trip of the first team is the exchange.
+  gather.cache_trips = plan.split.most_teams * trips - (fallback ? 0 : plan.split.waits);
+  gather.load_rounds = plan.load_rounds(shape, s.v_requests, device::kSampledRowsAtOnce);
   gather.heads_gather = true;
-  gather.read(Tensor::kMetadata, kTileRecordBytes, records, records);
-  if (spills) gather.read(Tensor::kStash, kScoreBytes, s.k_requests, s.k_requests);
+  const double reads = plan.split.team_units / plan.split.units * (trips > plan.turns ? 2 : 1);
+  gather.read(Tensor::kMetadata, kTaggedRecordBytes, records, records * reads);
+  search_spilled(gather, shape, s, plan, tile);
   gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
   count_budgets(gather, shape);
   count_draws(gather, shape, s);
   count_gather_adds(gather, shape, s, model_.samples);
-  write_partials(gather, shape, plan);
-  finish_output(work, shape, plan);
+  finish_output(work, shape, plan.split,
+                {Boundary::kTeamExchange, exchanged_row_bytes(shape, false)});
   return work;
 }
 

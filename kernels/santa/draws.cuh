@@ -96,9 +96,6 @@ class TileDraws {
   }
 
  private:
-  static constexpr int kTilesPerLane = 4;
-  static constexpr int kTilesAtOnce = kWarp * kTilesPerLane;
-
   /// A lane's consecutive tiles of one head.
   struct LaneTiles {
     float highest[kTilesPerLane];

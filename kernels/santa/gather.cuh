@@ -137,8 +137,7 @@ class SantaGather {
                                        std::uint32_t sample) const {
     std::uint32_t offset = heads_[head].offset;
     if (a_.offset_per_tile) {
-      offset =
-          draws.random_of(head, Purpose::kSampleOffset, static_cast<std::uint32_t>(draw.tile));
+      offset = draws.random_of(head, Purpose::kSampleOffset, static_cast<std::uint32_t>(draw.tile));
     }
     const Strata strata = Strata::of(draw.units, draw.end - draw.first);
     return static_cast<std::uint32_t>(strata.threshold(sample, offset));
@@ -204,10 +203,10 @@ class SantaGather {
     while (runs != 0) add_batch(sum, v, static_cast<float>(drawn), runs);
   }
 
-  /// Takes up to 8 runs off `runs`; all their loads are under way at once.
+  /// Takes a few runs off `runs`; all their loads are under way at once.
   __device__ void add_batch(float (&sum)[kColumns], const T* v, float drawn,
                             std::uint32_t& runs) const {
-    constexpr int kBatch = 8;
+    constexpr int kBatch = kSampledRowsAtOnce;
     constexpr int kWords = kColumns / 2;
     std::uint32_t words[kBatch][kWords];
     float count[kBatch];
@@ -287,7 +286,7 @@ class SantaGather {
   SantaShared shared_;
   int warp_;
   int lane_;
-  WeightedPair* sum_;             // [threads]
+  WeightedPair* sum_;          // [threads]
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
   float* sums_;                // [items, D]

@@ -9,33 +9,26 @@
 
 namespace kvsim {
 
-/// Everything of the arguments that streaming needs but pointers and rule. `teams`: whether they may
-/// have CTAs of their own.
+/// Everything of the arguments that streaming needs but pointers and rule. `teams`: whether they
+/// may have CTAs of their own.
 template <typename Shape>
 device::SantaArguments plan_stream(const DeviceStep& step, const DeviceLimits& limits, int tile,
                                    bool teams) {
   using namespace device;
-  constexpr int kReservedBytes = 2048;  // the system's share and static variables
   SantaArguments a;
   a.step = step;
   a.group = step.group();
-  a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockTokens, limits.sms, 1, teams);
+  a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockSplitUnit, limits.sms, teams);
   while ((1 << a.tile_log2) > tile) --a.tile_log2;
-  while (step.group() << (a.parts_log2 + 1) <= Shape::kWarps) ++a.parts_log2;
+  a.parts_log2 = gather_parts_log2(step.group(), Shape::kWarps);
   const std::span<const std::int32_t> contexts = contexts_of(step);
   const int longest = *std::max_element(contexts.begin(), contexts.end());
   const int team_blocks = (longest + kBlockTokens - 1) / kBlockTokens;
   a.tiles = (longest + tile - 1) / tile;
-  const TeamSplit& split = a.split;
-  a.blocks_per_cta = split.ctas_per_team > 0
-                         ? (team_blocks + split.ctas_per_team - 1) / split.ctas_per_team
-                         : static_cast<int>((split.total() + split.ctas - 1) / split.ctas);
+  a.blocks_per_cta = static_cast<int>(a.split.most_units_per_cta());
   a.pairs = std::min(a.blocks_per_cta, team_blocks) * (kBlockTokens / tile) * step.group();
-  const int row_bytes = 4 * a.group * kStashRow;
-  const int room = static_cast<int>(limits.shared_bytes_per_sm) - kReservedBytes -
-                   Shape::kRingBytes - SantaShared::barrier_bytes(a.blocks_per_cta);
-  const int slots = room / row_bytes;
-  a.resident_blocks = slots >= a.blocks_per_cta ? a.blocks_per_cta : slots - kStagingBlocks;
+  a.resident_blocks = static_cast<int>(
+      resident_blocks(a.blocks_per_cta, a.group, Shape::kRingBytes, limits.shared_bytes_per_sm));
   return a;
 }
 
@@ -45,7 +38,7 @@ int stream_shared_bytes(const device::SantaArguments& a) {
   // Blocks that have room in a CTA's shared memory.
   const int slots =
       a.resident_blocks + (a.resident_blocks < a.blocks_per_cta ? device::kStagingBlocks : 0);
-  return Shape::kRingBytes + device::SantaShared::barrier_bytes(a.blocks_per_cta) +
+  return Shape::kRingBytes + device::barrier_bytes(a.blocks_per_cta) +
          4 * slots * a.group * device::kStashRow;
 }
 

@@ -53,7 +53,7 @@ class KeyNorms : public State {
 class SkeletonCost : public Implementation {
  public:
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
-    const SplitPlan plan = plan_splits(shape, limits, 64);
+    const SplitPlan plan = plan_splits(shape, limits, {64, 1});
     Work work;
     Stage& gather = work.add_stage("gather_kv", Boundary::kKernelLaunch);
     gather.launch = plan.launch;
@@ -62,10 +62,9 @@ class SkeletonCost : public Implementation {
     gather.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
     gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
     read_query(gather, shape);
-    write_partials(gather, shape, plan);
     count_scores(gather, shape, s.k_requests);
     count_weighted_values(gather, shape, s.v_requests);
-    finish_output(work, shape, plan);
+    finish_output(work, shape, plan, {Boundary::kTeamExchange, exchanged_row_bytes(shape, true)});
     return work;
   }
 };

@@ -1,17 +1,27 @@
 #include "kernels/topk/cost.h"
 
-#include "kernels/split_plan.h"
+#include <cmath>
+
+#include "kernels/santa/blocks.h"
+#include "kernels/santa/stream_cost.h"
+#include "kernels/topk/radix.h"
 
 namespace kvsim {
 namespace {
 
-constexpr int kUnitTokens = 64;
-constexpr int kRadixPasses = 4;  // 8 bits of a 32-bit key each
-constexpr int kHistogramBytes = 2048 * 4;
+using device::kRounds;
+
+constexpr double kHistogramBytes = 8.0 * device::kBins;  // a launch number with every count
 
 void count_select(Stage& stage, const Statistics& s) {
-  stage.count(Op::kCompare, Phase::kSelect, kRadixPasses * s.k_requests);
-  stage.count(Op::kAdd, Phase::kSelect, kRadixPasses * s.k_requests);
+  stage.count(Op::kCompare, Phase::kSelect, kRounds * s.k_requests);
+  stage.count(Op::kAdd, Phase::kSelect, kRounds * s.k_requests);
+}
+
+void gather_rows(Stage& stage, const Shape& shape, const Statistics& s) {
+  stage.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
+  stage.heads_gather = true;
+  count_weighted_values(stage, shape, s.v_requests);
 }
 
 class TopKCost : public Implementation {
@@ -19,49 +29,75 @@ class TopKCost : public Implementation {
   explicit TopKCost(bool published) : published_(published) {}
 
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
-    const SplitPlan plan = plan_splits(shape, limits, kUnitTokens);
-    const double heads = query_heads(shape);
-    const double scores = s.k_requests;
-    Work work;
-    Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
-    stream.launch = plan.launch;
-    stream.imbalance = plan.imbalance;
-    read_query(stream, shape);
-    stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
-    count_scores(stream, shape, s.k_requests);
-    const bool stashed = published_ || scores_spill(limits, scores);
-    if (stashed) stream.write(Tensor::kStash, kScoreBytes, scores);
-    if (!published_) stream.write(Tensor::kMetadata, kHistogramBytes, heads);
-
-    Stage& select =
-        work.add_stage("select", published_ ? Boundary::kKernelLaunch : Boundary::kTeamExchange);
-    select.launch = plan.launch;
-    count_select(select, s);
-    if (stashed) {
-      select.read(Tensor::kStash, kScoreBytes, scores, published_ ? kRadixPasses * scores : scores);
-    }
-    if (published_) {
-      select.write(Tensor::kMetadata, 8, s.v_requests);  // index and score
-    } else {
-      select.read(Tensor::kMetadata, kHistogramBytes, heads, heads);
-    }
-
-    Stage& gather =
-        work.add_stage("gather_v", published_ ? Boundary::kKernelLaunch : Boundary::kTeamExchange);
-    gather.launch = plan.launch;
-    gather.dependent_trips = 1;
-    if (published_) gather.read(Tensor::kMetadata, 8, s.v_requests, s.v_requests);
-    gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
-    gather.heads_gather = true;
-    count_weighted_values(gather, shape, s.v_requests);
-    write_partials(gather, shape, plan);
-    finish_output(work, shape, plan);
-    return work;
+    return published_ ? published(shape, s, limits) : ours(shape, s, limits);
   }
 
  private:
+  static Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits);
+  static Work published(const Shape& shape, const Statistics& s, const DeviceLimits& limits);
+
   bool published_;
 };
+
+/// One launch. A round of the radix select is two exchanges: histograms to the CTA that adds them
+/// up, and its digit back. All rounds count: one head of the layer whose scores near the k-th agree
+/// in their first digits holds up its team. The last digit comes with the gather's boundary.
+Work TopKCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) {
+  const StreamPlan plan = plan_stream_cost(shape, limits);
+  Work work;
+  Stage& stream = add_stream(work, shape, s, plan);
+  count_scores(stream, shape, s.k_requests);
+
+  const double histograms = kRounds * plan.split.partials * shape.group();
+  Stage& select = work.add_stage("select", Boundary::kTeamExchange);
+  select.boundaries = histograms > 0 ? 2 * kRounds - 1 : plan.split.waits;
+  select.launch = plan.split.launch;
+  select.cache_trips = kRounds * plan.turns * std::ceil(plan.most_spilled() / plan.parts);
+  select.write(Tensor::kPartial, kHistogramBytes, histograms);
+  select.read(Tensor::kPartial, kHistogramBytes, histograms, histograms);
+  read_spilled(select, shape, plan, kRounds);
+  count_select(select, s);
+
+  Stage& gather = work.add_stage("gather_v", Boundary::kTeamExchange);
+  gather.boundaries = plan.split.waits;
+  gather.launch = plan.split.launch;
+  gather.cache_trips = plan.turns * plan.most_spilled();
+  gather.load_rounds = plan.load_rounds(shape, s.v_requests, device::kSelectedRowsAtOnce);
+  read_spilled(gather, shape, plan, plan.parts);
+  gather_rows(gather, shape, s);
+  finish_output(work, shape, plan.split,
+                {Boundary::kTeamExchange, exchanged_row_bytes(shape, true)});
+  return work;
+}
+
+/// Scores, selection and gather in launches of their own.
+Work TopKCost::published(const Shape& shape, const Statistics& s, const DeviceLimits& limits) {
+  constexpr double kSelectedBytes = 8;  // index and score
+  const SplitPlan plan = plan_splits(shape, limits, kBlockSplitUnit);
+  const double scores = s.k_requests;
+  Work work;
+  Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
+  stream.launch = plan.launch;
+  stream.imbalance = plan.imbalance;
+  read_query(stream, shape);
+  stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  stream.write(Tensor::kStash, kScoreBytes, scores);
+  count_scores(stream, shape, s.k_requests);
+
+  Stage& select = work.add_stage("select", Boundary::kKernelLaunch);
+  select.launch = plan.launch;
+  select.read(Tensor::kStash, kScoreBytes, scores, kRounds * scores);
+  select.write(Tensor::kMetadata, kSelectedBytes, s.v_requests);
+  count_select(select, s);
+
+  Stage& gather = work.add_stage("gather_v", Boundary::kKernelLaunch);
+  gather.launch = plan.launch;
+  gather.dependent_trips = 1;
+  gather.read(Tensor::kMetadata, kSelectedBytes, s.v_requests, s.v_requests);
+  gather_rows(gather, shape, s);
+  finish_output(work, shape, plan, {Boundary::kTicket, partial_row_bytes(shape)});
+  return work;
+}
 
 }  // namespace
 

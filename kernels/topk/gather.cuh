@@ -259,7 +259,7 @@ class TopkGather {
                  total.a / total.sum, total.b / total.sum);
   }
 
-  static constexpr int kBatch = 8;
+  static constexpr int kBatch = kSelectedRowsAtOnce;
 
   const TopkArguments& exchange_;
   const SantaArguments& a_;

@@ -4,6 +4,7 @@
 
 #include "kernels/santa/arguments.cuh"
 #include "kernels/santa/draws.cuh"
+#include "kernels/topk/radix.h"
 
 // Finds each head's k-th largest score: a radix select over the team, 8 bits a round. Every CTA
 // counts digits of its own scores; one CTA per head adds the team's counts up and tells the others
@@ -12,9 +13,6 @@
 
 namespace kvsim::device {
 
-inline constexpr int kRounds = 4;
-inline constexpr int kDigitBits = 8;
-inline constexpr int kBins = 1 << kDigitBits;
 inline constexpr int kHistogramRow = kBins + 8;  // words, so that copies lie in other banks
 inline constexpr int kQueueRows = 2 * kBlockTokens;
 

@@ -125,17 +125,24 @@ LevelTime compute_time(const Stage& stage, const Machine& machine) {
 template <typename Visitor>
 void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machine& machine,
                    const Visitor& visit) {
-  visit(to_string(stage.before), Limit::kLatency, machine.boundary(stage.before));
+  visit(to_string(stage.before), Limit::kLatency,
+        machine.boundary(stage.before) * stage.boundaries);
   if (stage.dependent_trips > 0) {
     visit("round_trips", Limit::kLatency, machine.round_trip_us * stage.dependent_trips);
+  }
+  if (stage.cache_trips > 0) {
+    visit("cache_trips", Limit::kLatency,
+          smaller(machine.cache.ramp_us, machine.round_trip_us) * stage.cache_trips);
   }
   struct Level {
     Limit limit = Limit::kLatency;
     LevelTime time;
   };
-  const std::array<Level, 3> levels{{{Limit::kDram, dram_time(stage, traffic, machine)},
+  const LevelTime loads{kNothing, machine.load_round_us * stage.load_rounds};
+  const std::array<Level, 4> levels{{{Limit::kDram, dram_time(stage, traffic, machine)},
                                      {Limit::kCache, cache_time(stage, traffic, machine)},
-                                     {Limit::kCompute, compute_time(stage, machine)}}};
+                                     {Limit::kCompute, compute_time(stage, machine)},
+                                     {Limit::kLatency, loads}}};
   const Level* slowest = &levels[0];
   Estimate us = levels[0].time.total();
   for (const Level& level : levels) {

@@ -21,6 +21,7 @@
 #include "sim/cli/replay_options.h"
 #include "sim/cli/verb.h"
 #include "sim/cli/version.h"
+#include "sim/measure_trace.h"
 
 namespace kvsim {
 namespace {
@@ -38,7 +39,7 @@ constexpr const char* kAsProcess = "--as-process";
 auto word(const char* shown) { return po::value<std::string>()->value_name(shown); }
 
 CommandLine make_command_line() {
-  CommandLine line("measure --method M... --context N[,N...] [options]",
+  CommandLine line("measure --method M... (--context N[,N...] | --trace FILE) [options]",
                    "Times our CUDA kernels, beside a baseline, a read ceiling and the prediction.");
   add_method_option(line);
   line.own()("shape", word("H/K/D[,...]")->default_value("32/8/128"),
@@ -50,6 +51,9 @@ CommandLine make_command_line() {
       "how K and V lie in memory: hnd, nhd, paged or paged:TOKENS")(
       "query-sd", word("X[,...]")->default_value("1"),
       "standard deviation of the queries: 1 = flat softmax, 4 = peaky")(
+      "trace", word("FILE"), "queries, keys and values of a trace instead of random ones")(
+      "layers", word("LIST"), "its layers, such as 0,7-9 (default: the first)")(
+      "steps", word("LIST"), "its decode steps (default: the middle one)")(
       "samples", word("N")->default_value("30"), "rounds at least")(
       "seconds", word("S")->default_value("2"),
       "go on until the noise is below 0.5 %, at most so long")(
@@ -120,7 +124,7 @@ void set_layout(const std::string& text, MeasureCase& shape) {
 
 /// The batches that --context and --batch ask for; lengths joined by '+' are a batch by themselves.
 std::vector<std::vector<std::int32_t>> batches(const CommandLine& line) {
-  if (!line.given("context")) throw UsageError("--context is missing");
+  if (!line.given("context")) throw UsageError("--context is missing, or --trace");
   std::vector<std::vector<std::int32_t>> result;
   for (const std::string& context : split(line.text("context"), ',')) {
     std::vector<std::int32_t> lengths;
@@ -156,7 +160,23 @@ std::vector<MeasureCase> crossed(const std::vector<MeasureCase>& cases, const st
   return result;
 }
 
+/// What a trace says itself is not asked for.
+std::vector<MeasureCase> cases_of_trace(const CommandLine& line) {
+  for (const char* flag : {"context", "batch", "query-sd", "dtype", "shape"}) {
+    if (!line.given(flag)) continue;
+    fail<UsageError>("--{} {}: --trace {} has its own", flag, line.text(flag), line.text("trace"));
+  }
+  TraceChoice choice{line.text("trace"), {}, {}};
+  if (line.given("layers")) choice.layers = IndexList::parse(line.text("layers"), "--layers");
+  if (line.given("steps")) choice.steps = IndexList::parse(line.text("steps"), "--steps");
+  return crossed(traced_cases(choice), line.text("layout"), set_layout);
+}
+
 std::vector<MeasureCase> cases_of(const CommandLine& line) {
+  if (line.given("trace")) return cases_of_trace(line);
+  for (const char* flag : {"layers", "steps"}) {
+    if (line.given(flag)) fail<UsageError>("--{} {} needs --trace", flag, line.text(flag));
+  }
   std::vector<MeasureCase> cases;
   for (const std::vector<std::int32_t>& contexts : batches(line)) {
     cases.emplace_back().contexts = contexts;
@@ -169,6 +189,22 @@ std::vector<MeasureCase> cases_of(const CommandLine& line) {
   return crossed(cases, line.text("shape"), set_heads);
 }
 
+/// Defaults that say what data was measured.
+void add_data_defaults(const CommandLine& line, MeasureOptions& options) {
+  if (!line.given("trace")) {
+    const auto random = line.defaults({"shape", "batch", "dtype", "query-sd"});
+    options.defaults.insert(options.defaults.begin(), random.begin(), random.end());
+    return;
+  }
+  const TracedStep& first = *options.cases.front().traced;
+  if (!line.given("layers")) {
+    options.defaults.push_back({"--layers", fmt::format("{}", first.layer->info.layer)});
+  }
+  if (!line.given("steps")) {
+    options.defaults.push_back({"--steps", fmt::format("{}", first.step)});
+  }
+}
+
 MeasureOptions options_of(const CommandLine& line) {
   MeasureOptions options;
   options.program_version = version();
@@ -179,7 +215,6 @@ MeasureOptions options_of(const CommandLine& line) {
   make_method(baseline);
   std::erase(options.methods, baseline);
   options.methods.insert(options.methods.begin(), baseline);
-  options.cases = cases_of(line);
   options.gpu = line.text("gpu");
   options.machine = Presets(line.presets()).gpu(options.gpu);
   options.seed = line.seed();
@@ -189,8 +224,10 @@ MeasureOptions options_of(const CommandLine& line) {
   if (options.check_only && line.given("output")) {
     throw UsageError("--check writes no CSV: leave out --output");
   }
-  options.defaults = line.defaults({"shape", "batch", "dtype", "layout", "query-sd", "samples",
-                                    "seconds", "processes", "baseline", "gpu", "seed"});
+  options.cases = cases_of(line);  // last: names and values are checked before a file is opened
+  options.defaults =
+      line.defaults({"layout", "samples", "seconds", "processes", "baseline", "gpu", "seed"});
+  add_data_defaults(line, options);
   return options;
 }
 
@@ -248,7 +285,10 @@ void run(const std::vector<std::string>& words) {
   const auto processes = static_cast<int>(line.integer("processes", 1, kMostProcesses));
   check_machine(options);
   std::optional<OutputFile> output;  // refuses before the work, not after
-  if (line.given("output")) output.emplace(line.text("output"), line.force());
+  if (line.given("output")) {
+    if (line.given("trace")) refuse_input_as_output(line.text("output"), {line.text("trace")});
+    output.emplace(line.text("output"), line.force());
+  }
   std::vector<MeasuredProcess> measured;
   for (int i = 0; i < processes && !options.check_only; ++i) {
     run_between(line.text("between"));

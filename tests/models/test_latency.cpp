@@ -204,6 +204,7 @@ Machine simple_machine() {
   machine.cache = {exactly(0.25), exactly(10)};  // 10000 B/us
   machine.boundary_us = {exactly(1), exactly(0.5), exactly(0.3), exactly(0.2)};
   machine.round_trip_us = exactly(0.75);
+  machine.load_round_us = exactly(1);
   return machine;
 }
 
@@ -226,6 +227,17 @@ TEST_CASE("streams, gathers, writes and cache hits by hand") {
   stage.dependent_trips = 2;
   CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8 + 1.5));
   stage.dependent_trips = 0;
+  stage.cache_trips = 2;  // 0.25 us each
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8 + 0.5));
+  stage.cache_trips = 0;
+  stage.load_rounds = 8;  // beside the bytes, which take longer
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8));
+  stage.load_rounds = 12;
+  CHECK(simple_time(stage, machine).value == Approx(1 + 12));
+  stage.load_rounds = 0;
+  stage.boundaries = 3;
+  CHECK(simple_time(stage, machine).value == Approx(3 + 2 + 8));
+  stage.boundaries = 1;
   stage.before = Boundary::kTeamExchange;  // the kernel runs already: one round trip, no ramp
   CHECK(simple_time(stage, machine).value == Approx(0.3 + 0.75 + 8));
   stage.write(Tensor::kOutput, 2000, 1);

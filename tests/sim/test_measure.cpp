@@ -1,17 +1,23 @@
 // kvsim measure without a GPU: its refusals, and its document from made-up samples.
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "models/presets.h"
 #include "sim/measure.h"
+#include "sim/measure_trace.h"
 #include "tests/catch.h"
+#include "tests/sim/broken_files.h"
 #include "tests/sim/program.h"
+#include "tests/sim/small_trace.h"
 
 namespace kvsim {
 namespace {
 
 using testing::Approx;
 using testing::ContainsSubstring;
+using testing::SmallTrace;
 using testing::TemporaryFolder;
 
 MeasureOptions options_of_one_case() {
@@ -46,6 +52,7 @@ MeasuredProcess process_of(double dense_us) {
   for (double& us : sampler.back_to_back_us) us *= 2.0 / 3;
   sampler.ceilings = {1, 2};
   sampler.statistics.v_rows = 4000;
+  sampler.statistics.v_requests = sampler.statistics.draws = 4096;
   sampler.selection_differences = 0;
   result.methods = {dense, sampler};
   result.ceilings = {{"k+v", 2 * rows * 256, "a", {30, 30, 30}},
@@ -120,6 +127,81 @@ TEST_CASE("measure: a check has no times, but the model's bytes") {
   CHECK(row.at("floor_bytes") == 134217728);
   CHECK(row.at("predicted_dram_read_bytes").get<double>() == Approx(134217728).epsilon(0.01));
   CHECK_THAT(measure_check_report(document), ContainsSubstring("134217728"));
+}
+
+TEST_CASE("measure: a step of a trace is a case with the trace's shape and rows") {
+  const TemporaryFolder folder;
+  SmallTrace small;
+  small.window_of_second = 100;
+  small.write(folder.file("a.h5"));
+  const std::vector<MeasureCase> first = traced_cases({folder.file("a.h5"), {}, {}});
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].contexts == std::vector<std::int32_t>{303});  // steps 0 to 3: the middle one is 2
+  CHECK(first[0].q_heads == 4);
+  CHECK(first[0].kv_heads == 2);
+  CHECK(first[0].head_dim == 32);
+  CHECK(first[0].type == ElementType::kBfloat16);
+  CHECK(first[0].traced->step == 2);
+  CHECK(first[0].prompt_tokens() == 300);
+  const std::vector<MeasureCase> windows = traced_cases(
+      {folder.file("a.h5"), IndexList::parse("3", "--layers"), IndexList::parse("0,3", "--steps")});
+  REQUIRE(windows.size() == 2);
+  CHECK(windows[1].contexts == std::vector<std::int32_t>{100});
+  CHECK(windows[1].traced->rows == Range{204, 304});
+  CHECK(windows[1].traced->layer == windows[0].traced->layer);
+
+  MeasureOptions options = options_of_one_case();
+  options.cases = first;
+  const std::vector<MeasuredProcess> processes{process_of(33)};
+  const Json document = measure_document(options, processes);
+  const Json& row = document.at("rows").at(0);
+  CHECK(row.at("query_sd").is_null());
+  CHECK(row.at("trace") == folder.file("a.h5"));
+  CHECK(row.at("layer") == 1);
+  CHECK(row.at("step") == 2);
+  CHECK_THAT(measure_report(document), ContainsSubstring("4/2/32 bf16 hnd layer 1 step 2"));
+  CHECK_THAT(measure_csv(document), ContainsSubstring("a.h5,1,2\n"));
+}
+
+TEST_CASE("measure: a trace that cannot be measured is one clear error") {
+  const TemporaryFolder folder;
+  SmallTrace().write(folder.file("good.h5"));
+  SmallTrace{.type = ElementType::kFloat32}.write(folder.file("float32.h5"));
+  SmallTrace{.latent = true}.write(folder.file("latent.h5"));
+  std::filesystem::copy(folder.file("good.h5"), folder.file("keys.h5"));
+  testing::delete_object(folder.file("keys.h5"), "/layers/1/k");
+  struct Input {
+    std::string arguments;
+    int status;
+    std::string culprit;
+  };
+  const std::vector<Input> inputs{
+      {"--trace good.h5 --context 8", 2, "--context 8: --trace good.h5 has its own"},
+      {"--trace good.h5 --batch 2", 2, "--batch 2"},
+      {"--trace good.h5 --shape 32/8/128", 2, "--shape 32/8/128"},
+      {"--trace good.h5 --dtype fp16", 2, "--dtype fp16"},
+      {"--trace good.h5 --query-sd 4", 2, "--query-sd 4"},
+      {"--trace good.h5 --layers 2", 2, "--layers: good.h5 has no 2"},
+      {"--trace good.h5 --steps 4", 2, "--steps: good.h5 has no 4"},
+      {"--trace good.h5 --steps x", 2, "--steps x"},
+      {"--trace good.h5 --layout spiral", 2, "'spiral'"},
+      {"--context 8 --layers 1", 2, "--layers 1 needs --trace"},
+      {"--context 8 --steps 1", 2, "--steps 1 needs --trace"},
+      {"--trace missing.h5", 1, "missing.h5"},
+      {"--trace keys.h5", 1, "keys.h5: /layers/1/k"},
+      {"--trace float32.h5", 1, "float32.h5: layer 1: its k is float32, but kernels take float16"},
+      {"--trace latent.h5 --layers 3", 1, "latent.h5: layer 3: its cache is latent"},
+  };
+  for (const Input& input : inputs) {
+    const testing::ProgramResult result =
+        run_program(folder, "measure --method dense " + input.arguments);
+    INFO("kvsim measure " << input.arguments << "\n" << result.err);
+    CHECK(result.status == input.status);
+    CHECK(result.out.empty());
+    CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+    CHECK(result.err.rfind("kvsim measure: ", 0) == 0);
+    CHECK(result.err.find(input.culprit) != std::string::npos);
+  }
 }
 
 TEST_CASE("measure: without a GPU it says so, exits with 1 and writes nothing") {

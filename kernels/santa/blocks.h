@@ -1,0 +1,60 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/host_device.h"
+#include "kernels/device/geometry.h"
+
+// Blocks of keys of the kernels that keep scores on chip (SANTA, top-k), and which of them stay
+// there: one plan for the launch and for the cost model.
+
+namespace kvsim {
+namespace device {
+
+inline constexpr int kBlockTokens = 256;  // what a CTA takes at once: one or more tiles
+inline constexpr int kBlockLog2 = 8;
+inline constexpr int kStashRow = kBlockTokens + 4;  // words, padded against bank conflicts
+
+/// Blocks beyond the resident ones take turns in a few more slots while they are scored; what they
+/// become goes to global memory.
+inline constexpr int kStagingBlocks = 3;
+
+constexpr int stream_warps(bool large) { return large ? 8 : 4; }
+constexpr int stream_stages(int dim) { return dim == 64 ? 8 : (dim == 128 ? 4 : 2); }
+/// The ring that keys are streamed through: 128 KB, or 64 KB for small shared memories.
+constexpr int stream_ring_bytes(int dim, bool large) {
+  return stream_warps(large) * stream_stages(dim) * kUnitTokens * dim * 2;
+}
+/// Shared memory between the ring and the scores: two barriers of 8 bytes for each block.
+KVSIM_HD constexpr int barrier_bytes(int blocks_per_cta) {
+  return (2 * 8 * blocks_per_cta + 127) / 128 * 128;
+}
+/// Tile records that a warp reads at once, and V rows it has under way.
+inline constexpr int kTilesPerLane = 4;
+inline constexpr int kTilesAtOnce = 32 * kTilesPerLane;
+inline constexpr int kSampledRowsAtOnce = 8;
+
+/// log2 of the warps that share a head's rows when V is gathered.
+constexpr int gather_parts_log2(int group, int warps) {
+  int log2 = 0;
+  while (group << (log2 + 1) <= warps) ++log2;
+  return log2;
+}
+
+}  // namespace device
+
+inline constexpr SplitUnit kBlockSplitUnit{device::kBlockTokens, 1};
+
+/// How many of a CTA's `blocks` keep their scores in shared memory: all, or what is left beside
+/// the ring and the staging slots (negative: not even these fit).
+constexpr std::int64_t resident_blocks(std::int64_t blocks, int group, int ring_bytes,
+                                       std::int64_t shared_bytes_per_sm) {
+  constexpr int kReservedBytes = 2048;  // the system's share and static variables
+  const std::int64_t room = shared_bytes_per_sm - kReservedBytes - ring_bytes -
+                            device::barrier_bytes(static_cast<int>(blocks));
+  const std::int64_t slots = room / (4 * group * device::kStashRow);
+  return slots >= blocks ? blocks : slots - device::kStagingBlocks;
+}
+
+}  // namespace kvsim

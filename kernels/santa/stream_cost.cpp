@@ -1,0 +1,60 @@
+#include "kernels/santa/stream_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/santa/blocks.h"
+
+namespace kvsim {
+namespace {
+
+constexpr double kBlockBytes = 4.0 * device::kBlockTokens;  // of one head
+
+}  // namespace
+
+double StreamPlan::most_spilled() const {
+  return std::max(0.0, std::round(split.most_units()) - resident_blocks);
+}
+
+double StreamPlan::load_rounds(const Shape& shape, double rows, int at_once) const {
+  const double teams = shape.batch() * shape.kv_heads;
+  const double pairs = teams * split.team_units / split.units;  // (team, CTA)
+  const double of_warp = rows / (pairs * shape.group() * parts);
+  return split.most_teams * turns * std::ceil(of_warp / at_once);
+}
+
+StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool fused) {
+  const bool large = limits.shared_bytes_per_sm >= kLargeSharedBytes;
+  const int warps = device::stream_warps(large);
+  StreamPlan plan;
+  plan.split = plan_splits(shape, limits, kBlockSplitUnit, fused);
+  const double most = std::round(plan.split.most_units());
+  const std::int64_t resident = resident_blocks(
+      static_cast<std::int64_t>(most), shape.group(),
+      device::stream_ring_bytes(head_class(shape.head_dim), large), limits.shared_bytes_per_sm);
+  plan.resident_blocks = fused ? static_cast<double>(std::max<std::int64_t>(resident, 0)) : 0;
+  plan.spilled_blocks = plan.split.units_beyond(plan.resident_blocks);
+  plan.parts = 1 << device::gather_parts_log2(shape.group(), warps);
+  plan.turns = std::ceil(shape.group() * plan.parts / warps);
+  return plan;
+}
+
+Stage& add_stream(Work& work, const Shape& shape, const Statistics& s, const StreamPlan& plan) {
+  Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
+  stream.launch = plan.split.launch;
+  stream.imbalance = plan.split.imbalance;
+  read_query(stream, shape);
+  stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  if (plan.spilled_blocks > 0) {
+    stream.write(Tensor::kStash, kBlockBytes, plan.spilled_blocks * shape.group());
+  }
+  return stream;
+}
+
+void read_spilled(Stage& stage, const Shape& shape, const StreamPlan& plan, double times) {
+  if (plan.spilled_blocks <= 0) return;
+  const double rows = plan.spilled_blocks * shape.group();
+  stage.read(Tensor::kStash, kBlockBytes, rows, times * rows);
+}
+
+}  // namespace kvsim

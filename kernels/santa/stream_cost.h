@@ -1,0 +1,29 @@
+#pragma once
+
+#include "kernels/implementation.h"
+#include "kernels/split_plan.h"
+
+namespace kvsim {
+
+/// What a launch of the kernels that keep scores on chip looks like (SANTA, top-k).
+struct StreamPlan {
+  SplitPlan split;
+  double resident_blocks = 0;  // of a CTA
+  double spilled_blocks = 0;   // over all CTAs: what becomes of their scores waits in global memory
+  double parts = 1;            // warps that share a head's rows of a CTA
+  double turns = 1;            // heads that a warp takes one after another
+
+  /// Spilled blocks of the CTA that has most.
+  double most_spilled() const;
+  /// Rounds of loads of a warp that gathers `rows` V rows (over all heads), `at_once` at a time.
+  double load_rounds(const Shape& shape, double rows, int at_once) const;
+};
+/// In one launch, or in two with everything spilled between them.
+StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool fused = true);
+
+/// K's stage: scores, and what of them shared memory has no room for.
+Stage& add_stream(Work& work, const Shape& shape, const Statistics& s, const StreamPlan& plan);
+/// Every CTA of a team going `times` over its spilled blocks.
+void read_spilled(Stage& stage, const Shape& shape, const StreamPlan& plan, double times);
+
+}  // namespace kvsim
