@@ -146,7 +146,7 @@ class DenseCta {
     }
     std::uint32_t tile = ring_;
     while (true) {
-      const Sharing sharing = sharing_of<kTeams>(a_.split, team);
+      const Sharing sharing = sharing_of<kTeams>(a_.split, a_.partials, team);
       sums_.clear();
       const std::int32_t stop = min(team.end, ahead_.end);
       int tokens = tokens_from(team, position);
@@ -163,12 +163,12 @@ class DenseCta {
       team = a_.split.next(team);
       load_queries(team);
     }
-    __syncthreads();
-    if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
 #pragma unroll 1
     for (int i = 0; i < (kTeams ? 1 : 2); ++i) {  // the share's first and last team
       if (i == 0 || team.begin != first.begin) merge_team(i == 0 ? first : team);
     }
+    __syncthreads();
+    if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
   }
 
  private:
@@ -177,8 +177,7 @@ class DenseCta {
   }
 
   __device__ int tokens_from(const TeamSplit::Team& team, std::int32_t position) const {
-    return context_of<kTeams>(a_.step, team.sequence) -
-           (position - team.begin) * kUnitTokens;
+    return context_of<kTeams>(a_.step, team.sequence) - (position - team.begin) * kUnitTokens;
   }
 
   __device__ void load_queries(const TeamSplit::Team& team) {
@@ -254,7 +253,7 @@ class DenseCta {
 
   /// The warps' results become the CTA's: output if the team is its own, else a partial result.
   __device__ void merge_warps(const TeamSplit::Team& team, const Sharing& sharing) {
-    __syncthreads();  // the scratch may still be read for the team before
+    if constexpr (!kTeams) __syncthreads();  // the team before may still read the scratch
     write_warp();
     __syncthreads();
     const bool alone = sharing.members == 1;
@@ -317,12 +316,12 @@ class DenseCta {
   }
 
   __device__ void merge_team(const TeamSplit::Team& team) {
-    const Sharing sharing = sharing_of<kTeams>(a_.split, team);
+    const Sharing sharing = sharing_of<kTeams>(a_.split, a_.partials, team);
     if (sharing.members == 1) return;
     // The ring is empty by now.
     auto* scratch = reinterpret_cast<char*>(scratch_) - Shape::kRingBytes;
-    const TeamSum<D, Shape::kThreads, true> sum(
-        a_.partials, a_.group, reinterpret_cast<WeightedPair*>(scratch), launch_);
+    const TeamSum<D, Shape::kThreads, true> sum(a_.partials, a_.group,
+                                                reinterpret_cast<WeightedPair*>(scratch), launch_);
     sum.run(sharing, [&](int head, int column, const WeightedPair& total) {
       write_output(team, head, column, total);
     });
@@ -399,13 +398,9 @@ class DenseKernel : public Kernel {
 
   static std::pair<Partials, std::size_t> layout(const DeviceStep& step, const DeviceLimits& limits,
                                                  std::byte* workspace) {
-    const auto rows = static_cast<std::size_t>(2 * split(step, limits).ctas * step.group());
     Carver carver(workspace);
-    Partials partials;
-    partials.launches.left = carver.take<unsigned long long>(1);
-    partials.weights = carver.take<TaggedPair>(rows);
-    partials.values =
-        carver.take<TaggedPair>(rows * static_cast<std::size_t>(head_class(step.head_dim)) / 2);
+    const Partials partials = take_partials(carver, split(step, limits), step.group(),
+                                            head_class(step.head_dim), /*weighted=*/true);
     return {partials, carver.bytes()};
   }
 

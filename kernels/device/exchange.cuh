@@ -60,8 +60,8 @@ struct LaunchCounter {
   /// By one thread of the CTA, when all its threads have used the number.
   __device__ void leave(int ctas) const {
     const int others = ctas - 1;
-    atomicAdd(left, static_cast<unsigned long long>(
-                        this_cta() == 0 ? (1 << kAddedLog2) - others : 1));
+    atomicAdd(left,
+              static_cast<unsigned long long>(this_cta() == 0 ? (1 << kAddedLog2) - others : 1));
   }
 };
 
@@ -78,14 +78,21 @@ struct alignas(16) WeightedPair {
   float sum = 0;
   float highest = -INFINITY;
 
-  __device__ void add(const WeightedPair& other) {
-    const float now = fmaxf(fmaxf(highest, other.highest), -FLT_MAX);  // never -inf - -inf
-    const float mine = fast_exp2(highest - now);
-    const float theirs = fast_exp2(other.highest - now);
-    a = mine * a + theirs * other.a;
-    b = mine * b + theirs * other.b;
-    sum = mine * sum + theirs * other.sum;
+  __device__ void rescale_to(float reference) {
+    const float now = fmaxf(reference, -FLT_MAX);  // never -inf - -inf
+    const float factor = fast_exp2(highest - now);
+    a *= factor;
+    b *= factor;
+    sum *= factor;
     highest = now;
+  }
+  __device__ void add(WeightedPair other) {
+    const float now = fmaxf(highest, other.highest);
+    rescale_to(now);
+    other.rescale_to(now);
+    a += other.a;
+    b += other.b;
+    sum += other.sum;
   }
 };
 
@@ -95,26 +102,31 @@ struct Partials {
   TaggedPair* values = nullptr;   // [2 * ctas, group * D / 2]
   TaggedPair* weights = nullptr;  // [2 * ctas, group]: sum and highest; null: plain sums
   LaunchCounter launches;         // one per workspace
+  std::int32_t pairs = 0;         // group * D / 2
+  std::int32_t slice = 0;         // of a CTA, where teams have CTAs of their own
 };
 
 /// How a team is shared, as one of its CTAs sees it.
 struct Sharing {
   int members;     // CTAs that work on the team
+  int slice;       // pairs of columns that each adds up
   int first;       // the first of them
   int slot;        // of the asking CTA's partial result
   int first_slot;  // of the first CTA's; those of the others are 2 * cta
 };
 
 template <bool kTeams>
-__device__ inline Sharing sharing_of(const TeamSplit& split, const TeamSplit::Team& team) {
+__device__ inline Sharing sharing_of(const TeamSplit& split, const Partials& partials,
+                                     const TeamSplit::Team& team) {
   const int cta = this_cta();
   if constexpr (kTeams) {
     const int first = cta - static_cast<int>(blockIdx.x);
-    return {static_cast<int>(gridDim.x), first, 2 * cta, 2 * first};
+    return {static_cast<int>(gridDim.x), partials.slice, first, 2 * cta, 2 * first};
   } else {
     const int first = split.cta_of(team.begin);
     const int members = split.cta_of(team.end - 1) - first + 1;
-    return {members, first, 2 * cta + (split.share_begin(cta) >= team.begin ? 0 : 1),
+    return {members, (partials.pairs + members - 1) / members, first,
+            2 * cta + (split.share_begin(cta) >= team.begin ? 0 : 1),
             2 * first + (split.share_begin(first) >= team.begin ? 0 : 1)};
   }
 }
@@ -129,16 +141,14 @@ class TeamSum {
                      std::uint32_t launch)
       : partials_(partials), group_(group), scratch_(scratch), launch_(launch) {}
 
-  /// Called by the CTA's first kThreads threads; calls write(head, column, WeightedPair) once for every two
-  /// columns of the CTA's slice.
+  /// Called by the CTA's first kThreads threads; calls write(head, column, WeightedPair) once for
+  /// every two columns of the CTA's slice.
   template <typename Write>
   __device__ void run(const Sharing& sharing, const Write& write) const {
     const int thread = static_cast<int>(threadIdx.x);
-    const int pairs = group_ * (D / 2);
-    const int slice = (pairs + sharing.members - 1) / sharing.members;
-    const int begin = (this_cta() - sharing.first) * slice;
-    const int end = min(begin + slice, pairs);
-    const int width_log2 = min(32 - __clz(slice - 1), kThreadsLog2);  // of the threads over pairs
+    const int begin = (this_cta() - sharing.first) * sharing.slice;
+    const int end = min(begin + sharing.slice, partials_.pairs);
+    const int width_log2 = min(32 - __clz(sharing.slice - 1), kThreadsLog2);  // threads over pairs
 #pragma unroll 1
     for (int base = begin; base < end; base += 1 << width_log2) {
       const int pair = base + (thread & ((1 << width_log2) - 1));
@@ -182,10 +192,25 @@ class TeamSum {
     scratch_[thread] = total;
     sync_workers<kThreads>();
     if (thread >> width_log2 != 0) return false;
-#pragma unroll 1
-    for (int other = max(1 << width_log2, kWarp); other + thread < kThreads;
-         other += max(1 << width_log2, kWarp)) {
-      add(total, scratch_[thread + other]);
+    const int stride = max(1 << width_log2, kWarp);
+    float highest = total.highest;
+    if (kWeighted) {
+#pragma unroll
+      for (int i = 1; i < kThreads / kWarp; ++i) {
+        const int other = thread + i * stride;
+        if (other < kThreads) highest = fmaxf(highest, scratch_[other].highest);
+      }
+    }
+    if (kWeighted) total.rescale_to(highest);
+#pragma unroll
+    for (int i = 1; i < kThreads / kWarp; ++i) {  // not total.add(): these are independent
+      const int other = thread + i * stride;
+      if (other >= kThreads) break;
+      WeightedPair part = scratch_[other];
+      if (kWeighted) part.rescale_to(highest);
+      total.a += part.a;
+      total.b += part.b;
+      total.sum += part.sum;
     }
     return true;
   }

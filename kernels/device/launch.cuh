@@ -10,6 +10,7 @@
 
 #include "core/device_limits.h"
 #include "kernels/device/check.cuh"
+#include "kernels/device/exchange.cuh"
 #include "kernels/device/geometry.h"
 #include "kernels/device/step.h"
 #include "kernels/device/team_split.h"
@@ -38,6 +39,24 @@ class Carver {
   std::byte* workspace_;
   std::size_t bytes_ = 0;
 };
+
+/// Room for the partial results of a split's CTAs; `weighted`: with softmax states.
+inline device::Partials take_partials(Carver& carver, const TeamSplit& split, int group, int dim,
+                                      bool weighted) {
+  device::Partials partials;
+  partials.pairs = group * dim / 2;
+  if (split.ctas_per_team > 0) {
+    partials.slice = (partials.pairs + split.ctas_per_team - 1) / split.ctas_per_team;
+  }
+  const auto slots = static_cast<std::size_t>(2 * split.ctas);
+  partials.launches.left = carver.take<unsigned long long>(1);
+  if (weighted) {
+    partials.weights = carver.take<device::TaggedPair>(slots * static_cast<std::size_t>(group));
+  }
+  partials.values =
+      carver.take<device::TaggedPair>(slots * static_cast<std::size_t>(partials.pairs));
+  return partials;
+}
 
 /// Whether an SM of the architecture has at least 160 KB of shared memory.
 constexpr bool has_large_shared(int architecture) {

@@ -68,9 +68,9 @@ __device__ inline void init_barrier(std::uint64_t* barrier, int arrivals) {
                : "memory");
 }
 __device__ inline void arrive(std::uint64_t* barrier) {
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(
-                   shared_address(barrier))
-               : "memory");
+  asm volatile(
+      "{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(shared_address(barrier))
+      : "memory");
 }
 __device__ inline void wait_for(std::uint64_t* barrier) {
   int done = 0;

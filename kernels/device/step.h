@@ -30,8 +30,8 @@ struct DeviceStep {
   int batch = 1;
   int q_heads = 1;
   int kv_heads = 1;
-  int head_dim = 0;        // of K and V; a multiple of 8
-  const void* q = nullptr;                         // [batch, q_heads, head_dim], not scaled
+  int head_dim = 0;         // of K and V; a multiple of 8
+  const void* q = nullptr;  // [batch, q_heads, head_dim], not scaled
   KvTensor k;
   KvTensor v;
   float scale = 1;

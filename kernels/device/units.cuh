@@ -78,8 +78,8 @@ __device__ inline int context_of(const DeviceStep& step, int sequence) {
   return step.contexts[kTeams ? 0 : static_cast<std::size_t>(sequence)];
 }
 
-/// The units that warp `warp` of `warps` in this CTA takes, in turn with the others of the CTA, whose
-/// share is contiguous; the first may lie in a later team than the stream's.
+/// The units that warp `warp` of `warps` in this CTA takes, in turn with the others of the CTA,
+/// whose share is contiguous; the first may lie in a later team than the stream's.
 template <bool kTeams>
 __device__ inline UnitStream<kTeams> units_of_warp(const TeamSplit& split, int warp, int warps) {
   UnitStream<kTeams> stream;
@@ -98,8 +98,8 @@ __device__ inline UnitStream<kTeams> units_of_warp(const TeamSplit& split, int w
   return stream;
 }
 
-/// The units that this CTA takes: where teams have CTAs of their own they take them in turn, so that
-/// none has all of a sequence's beginning or end.
+/// The units that this CTA takes: where teams have CTAs of their own they take them in turn, so
+/// that none has all of a sequence's beginning or end.
 template <bool kTeams>
 __device__ inline UnitStream<kTeams> units_of_cta(const TeamSplit& split) {
   if constexpr (kTeams) {
@@ -142,7 +142,8 @@ class UnitReader {
   __device__ UnitReader(const KvTensor& tensor, int head_dim, int lane, std::uint64_t policy)
       : tensor_(tensor),
         policy_(policy),
-        offset_(std::int64_t{lane / Tile::kChunks} * tensor.token_stride + lane % Tile::kChunks * 8),
+        offset_(std::int64_t{lane / Tile::kChunks} * tensor.token_stride +
+                lane % Tile::kChunks * 8),
         row_step_(static_cast<std::uint32_t>(Tile::kRowsAtOnce * tensor.token_stride) * 2),
         tile_offset_(Tile::offset(lane / Tile::kChunks, lane % Tile::kChunks)),
         row_(lane / Tile::kChunks),

@@ -44,7 +44,9 @@ constexpr int gather_parts_log2(int group, int warps) {
 
 }  // namespace device
 
-inline constexpr SplitUnit kBlockSplitUnit{device::kBlockTokens, 1};
+/// With several teams a CTA would go through select and gather several times, while seven SMs of
+/// ten keep enough bytes under way.
+inline constexpr SplitUnit kBlockSplitUnit{device::kBlockTokens, 1, 0.7};
 
 /// How many of a CTA's `blocks` keep their scores in shared memory: all, or what is left beside
 /// the ring and the staging slots (negative: not even these fit).

@@ -61,18 +61,18 @@ class SantaGather {
     while (!blocks.done()) {
       own_ = OwnBlocks(a_, blocks);
       last = own_.team;
-      gather_team(sharing_of<kTeams>(a_.split, last));
+      gather_team(sharing_of<kTeams>(a_.split, a_.partials, last));
       if (kTeams) break;
       own_index_ += own_.count;
       blocks.position += own_.count * blocks.step;
       blocks.settle(a_.split);
     }
-    sync_workers<Shape::kWorkers>();
-    if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
 #pragma unroll 1
     for (int i = 0; i < (kTeams ? 1 : 2); ++i) {  // the share's first and last team
       if (i == 0 || last.begin != first.begin) add_up_team(i == 0 ? first : last);
     }
+    sync_workers<Shape::kWorkers>();
+    if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
   }
 
  private:
@@ -268,7 +268,7 @@ class SantaGather {
   }
 
   __device__ void add_up_team(const TeamSplit::Team& team) {
-    const Sharing sharing = sharing_of<kTeams>(a_.split, team);
+    const Sharing sharing = sharing_of<kTeams>(a_.split, a_.partials, team);
     if (sharing.members == 1) return;
     const TeamSum<D, Shape::kWorkers, false> sum(a_.partials, a_.group, sum_, launch_);
     sum.run(sharing, [&](int head, int column, const WeightedPair& total) {

@@ -128,7 +128,8 @@ class SantaKernel : public Kernel {
   std::pair<SantaArguments, std::size_t> arguments(const DeviceStep& step,
                                                    const DeviceLimits& limits,
                                                    std::byte* workspace) const {
-    SantaArguments a = plan_stream<Shape>(step, limits, tile_of(step), /*teams=*/!options_.fallback);
+    SantaArguments a =
+        plan_stream<Shape>(step, limits, tile_of(step), /*teams=*/!options_.fallback);
     a.rule = options_.rule;
     a.samples = options_.samples;
     a.offset_per_tile = options_.offset_per_tile;
@@ -137,14 +138,11 @@ class SantaKernel : public Kernel {
   }
 
   static std::pair<SantaArguments, std::size_t> lay_out(SantaArguments a, std::byte* workspace) {
-    const auto teams = static_cast<std::size_t>(a.split.teams());
-    const auto group = static_cast<std::size_t>(a.step.group());
-    const auto dim = static_cast<std::size_t>(head_class(a.step.head_dim));
     Carver carver(workspace);
-    a.partials.launches.left = carver.take<unsigned long long>(1);
-    a.records = carver.take<TaggedPair>(teams * group * static_cast<std::size_t>(a.tiles));
-    a.partials.values =
-        carver.take<TaggedPair>(static_cast<std::size_t>(a.split.ctas) * group * dim);
+    a.partials = take_partials(carver, a.split, a.group, head_class(a.step.head_dim),
+                               /*weighted=*/false);
+    a.records =
+        carver.take<TaggedPair>(static_cast<std::size_t>(a.split.teams() * a.group * a.tiles));
     take_stash(a, carver);
     return {a, carver.bytes()};
   }

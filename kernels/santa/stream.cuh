@@ -251,8 +251,8 @@ class SantaStream {
   std::uint32_t ring_;
   std::uint32_t tile_ = 0;  // of the ring: the one that is scored next
   Blocks ahead_;
-  int ahead_unit_ = 0;      // of this warp in the block
-  int ahead_tokens_ = 0;    // from the unit to the end of its sequence
+  int ahead_unit_ = 0;    // of this warp in the block
+  int ahead_tokens_ = 0;  // from the unit to the end of its sequence
   UnitReader<T, D> keys_;
   QueryFragments<T, D, kHeads8> queries_;
 };

@@ -38,7 +38,8 @@ class TopkGather {
         .run();
 #pragma unroll 1
     for (int n = 0; n < count_; ++n) {
-      sync_workers<Shape::kWorkers>();  // what the team before left in shared memory may still be read
+      sync_workers<Shape::kWorkers>();  // what the team before left in shared memory may still be
+                                        // read
 #pragma unroll 1
       for (int item = warp_; item < a_.group << a_.parts_log2; item += Shape::kWarps) {
         gather_item(n, item);
@@ -46,10 +47,10 @@ class TopkGather {
       sync_workers<Shape::kWorkers>();
       write_sums(n);
     }
-    sync_workers<Shape::kWorkers>();
-    if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
 #pragma unroll 1
     for (int i = 0; i < min(count_, 2); ++i) add_up_team(i == 0 ? 0 : count_ - 1);
+    sync_workers<Shape::kWorkers>();
+    if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
   }
 
  private:
@@ -63,7 +64,8 @@ class TopkGather {
 #pragma unroll 1
     for (; !blocks.done(); ++count_) {
       const OwnBlocks own(a_, blocks);
-      if (threadIdx.x == 0) teams_[count_] = {own, sharing_of<kTeams>(a_.split, own.team), index};
+      if (threadIdx.x == 0)
+        teams_[count_] = {own, sharing_of<kTeams>(a_.split, a_.partials, own.team), index};
       if (static_cast<int>(threadIdx.x) < a_.group) {
         const auto context = static_cast<std::uint32_t>(
             a_.step.contexts[static_cast<std::size_t>(own.team.sequence)]);

@@ -86,17 +86,14 @@ class TopkKernel : public Kernel {
     a.keys = keys_;
     SantaArguments& s = a.stream;
     a.most_teams = s.split.ctas_per_team > 0 ? 1 : std::min(s.blocks_per_cta, s.split.teams());
-    const auto group = static_cast<std::size_t>(s.group);
-    const auto teams = static_cast<std::size_t>(s.split.teams());
-    const auto slots = static_cast<std::size_t>(2 * s.split.ctas);
-    const auto dim = static_cast<std::size_t>(head_class(step.head_dim));
+    const auto heads = static_cast<std::size_t>(s.split.teams() * s.group);
+    const auto slots = static_cast<std::size_t>(2 * s.split.ctas * s.group);
     Carver carver(workspace);
-    s.partials.launches.left = carver.take<unsigned long long>(1);
-    s.partials.weights = carver.take<TaggedPair>(slots * group);
-    s.partials.values = carver.take<TaggedPair>(slots * group * dim / 2);
-    s.records = carver.take<TaggedPair>(teams * group * static_cast<std::size_t>(s.tiles));
-    a.results = carver.take<TaggedPair>(kRounds * teams * group);
-    a.histograms = carver.take<TaggedPair>(kRounds * slots * group * kBins / 2);
+    s.partials = take_partials(carver, s.split, s.group, head_class(step.head_dim),
+                               /*weighted=*/true);
+    s.records = carver.take<TaggedPair>(heads * static_cast<std::size_t>(s.tiles));
+    a.results = carver.take<TaggedPair>(kRounds * heads);
+    a.histograms = carver.take<TaggedPair>(kRounds * slots * kBins / 2);
     take_stash(s, carver);
     return {a, carver.bytes()};
   }

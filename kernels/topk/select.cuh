@@ -279,8 +279,7 @@ class TopkSelect {
     const Sharing sharing = teams_[n].sharing;
     if (sharing.members == 1) return;
 #pragma unroll 1
-    for (int head = this_cta() - sharing.first; head < a_.group;
-         head += sharing.members) {
+    for (int head = this_cta() - sharing.first; head < a_.group; head += sharing.members) {
       if (head_of(n, head).is_closed()) continue;
       sync_workers<kThreads>();
       add_members(sharing, round, head);
