@@ -19,12 +19,10 @@ namespace device {
 inline constexpr int kUnitTokens = 16;  // rows of one matrix product
 }  // namespace device
 
-/// What a CTA takes at once, of how many of those a CTA is not worth starting, and how many of the
-/// SMs must be busy for teams to have CTAs of their own.
+/// What a CTA takes at once, and of how many of those a CTA is not worth starting.
 struct SplitUnit {
   int tokens = 1;
   int least = 1;
-  double busy_share = 0.95;
 };
 
 /// Dense attention: a unit per warp.

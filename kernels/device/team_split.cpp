@@ -5,6 +5,11 @@
 #include "core/error.h"
 
 namespace kvsim {
+namespace {
+
+constexpr double kLeastBusyShare = 0.95;  // of the CTAs, for a team to have CTAs of its own
+
+}  // namespace
 
 CtaCounts deal_out_ctas(const UnitCounts& counts, const SplitUnit& unit, int most_ctas,
                         bool own_ctas) {
@@ -13,7 +18,7 @@ CtaCounts deal_out_ctas(const UnitCounts& counts, const SplitUnit& unit, int mos
   const std::int64_t per_team = std::min(most_ctas / teams, worth);
   const bool few_units = most_ctas / teams > per_team;
   const bool busy =
-      static_cast<double>(per_team * teams) >= unit.busy_share * most_ctas || few_units;
+      static_cast<double>(per_team * teams) >= kLeastBusyShare * most_ctas || few_units;
   if (own_ctas && counts.equal && per_team >= 1 && busy) return {per_team * teams, per_team};
   const std::int64_t useful = (counts.total() + unit.least - 1) / unit.least;
   return {std::min<std::int64_t>(most_ctas, useful), 0};

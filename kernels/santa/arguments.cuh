@@ -28,6 +28,7 @@ struct SantaArguments {
   std::int32_t group = 1;            // of the step: a division less
   std::int32_t tile_log2 = 8;        // tiles of 32 to 256 tokens
   std::int32_t tiles = 0;            // of the longest context
+  std::int32_t front_bytes = 0;      // of shared memory: the ring, or what takes its place later
   std::int32_t resident_blocks = 0;  // of a CTA: their prefix sums stay in shared memory
   std::int32_t blocks_per_cta = 0;
   std::int32_t pairs = 0;       // most (head, tile) pairs of a CTA in one team
@@ -55,10 +56,10 @@ struct SantaShared {
   std::uint64_t* finished;  // [blocks_per_cta] barriers: a block's prefix sums are there
   std::uint32_t* stash;     // [resident and staging blocks, group, kStashRow]
 
-  __device__ SantaShared(const SantaArguments& a, char* shared, int ring_bytes)
-      : scored(reinterpret_cast<std::uint64_t*>(shared + ring_bytes)),
+  __device__ SantaShared(const SantaArguments& a, char* shared)
+      : scored(reinterpret_cast<std::uint64_t*>(shared + a.front_bytes)),
         finished(scored + a.blocks_per_cta),
-        stash(reinterpret_cast<std::uint32_t*>(shared + ring_bytes +
+        stash(reinterpret_cast<std::uint32_t*>(shared + a.front_bytes +
                                                barrier_bytes(a.blocks_per_cta))) {}
 };
 

@@ -21,8 +21,9 @@ inline constexpr int kStashRow = kBlockTokens + 4;  // words, padded against ban
 inline constexpr int kStagingBlocks = 3;
 
 constexpr int stream_warps(bool large) { return large ? 8 : 4; }
-constexpr int stream_stages(int dim) { return dim == 64 ? 8 : (dim == 128 ? 4 : 2); }
-/// The ring that keys are streamed through: 128 KB, or 64 KB for small shared memories.
+constexpr int stream_stages(int dim) { return dim == 64 ? 4 : 2; }
+/// The ring that keys are streamed through: 64 KB keep enough bytes under way (128 KB for heads of
+/// 256), and half of it for small shared memories; what is left is for scores.
 constexpr int stream_ring_bytes(int dim, bool large) {
   return stream_warps(large) * stream_stages(dim) * kUnitTokens * dim * 2;
 }
@@ -44,12 +45,11 @@ constexpr int gather_parts_log2(int group, int warps) {
 
 }  // namespace device
 
-/// With several teams a CTA would go through select and gather several times, while seven SMs of
-/// ten keep enough bytes under way.
-inline constexpr SplitUnit kBlockSplitUnit{device::kBlockTokens, 1, 0.7};
+inline constexpr SplitUnit kBlockSplitUnit{device::kBlockTokens, 1};
 
 /// How many of a CTA's `blocks` keep their scores in shared memory: all, or what is left beside
-/// the ring and the staging slots (negative: not even these fit).
+/// the ring (or what gathering needs in its place, above 256k tokens) and the staging slots
+/// (negative: not even these fit).
 constexpr std::int64_t resident_blocks(std::int64_t blocks, int group, int ring_bytes,
                                        std::int64_t shared_bytes_per_sm) {
   constexpr int kReservedBytes = 2048;  // the system's share and static variables

@@ -37,7 +37,7 @@ class SantaGather {
 
   __device__ SantaGather(const SantaArguments& arguments, char* shared)
       : a_(arguments),
-        shared_(arguments, shared, Shape::kRingBytes),
+        shared_(arguments, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
     const bool ranked = a_.rule == SantaRule::kLargestRemainder;

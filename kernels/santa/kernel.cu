@@ -77,10 +77,7 @@ class SantaKernel : public Kernel {
       using I = decltype(instance);
       using Shape = SantaShape<I::kDim, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, nullptr).first;
-      const bool ranked = a.rule == SantaRule::kLargestRemainder;
-      const GatherLayout layout = GatherLayout::of(step.group(), Shape::kWarps, I::kDim, a.pairs,
-                                                   ranked ? step.group() * a.tiles : 0);
-      if (layout.bytes > Shape::kRingBytes || a.resident_blocks < 0) {
+      if (a.resident_blocks < 0) {
         result = fmt::format("{} tiles, which do not fit into shared memory", a.tiles);
       }
     });
@@ -102,7 +99,7 @@ class SantaKernel : public Kernel {
       using I = decltype(instance);
       using Shape = SantaShape<I::kDim, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, workspace).first;
-      const int shared = stream_shared_bytes<Shape>(a);
+      const int shared = stream_shared_bytes(a);
       const auto run = [&](void (*kernel)(SantaArguments), bool cooperative) {
         kvsim::launch(kernel, a, grid_of(a.split), Shape::kThreads, shared, stream, cooperative);
       };
@@ -133,6 +130,11 @@ class SantaKernel : public Kernel {
     a.rule = options_.rule;
     a.samples = options_.samples;
     a.offset_per_tile = options_.offset_per_tile;
+    const bool ranked = a.rule == SantaRule::kLargestRemainder;
+    plan_shared<Shape>(a, limits,
+                       GatherLayout::of(a.group, Shape::kWarps, head_class(step.head_dim), a.pairs,
+                                        ranked ? a.group * a.tiles : 0)
+                           .bytes);
     if (options_.fallback) a.resident_blocks = std::min(a.resident_blocks, 0);
     return lay_out(a, workspace);
   }

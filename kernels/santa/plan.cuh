@@ -27,18 +27,23 @@ device::SantaArguments plan_stream(const DeviceStep& step, const DeviceLimits& l
   a.tiles = (longest + tile - 1) / tile;
   a.blocks_per_cta = static_cast<int>(a.split.most_units_per_cta());
   a.pairs = std::min(a.blocks_per_cta, team_blocks) * (kBlockTokens / tile) * step.group();
-  a.resident_blocks = static_cast<int>(
-      resident_blocks(a.blocks_per_cta, a.group, Shape::kRingBytes, limits.shared_bytes_per_sm));
   return a;
 }
 
-/// Shared memory of a launch.
+/// Deals shared memory out; gathering needs `gather_bytes` in place of the ring.
 template <typename Shape>
-int stream_shared_bytes(const device::SantaArguments& a) {
+void plan_shared(device::SantaArguments& a, const DeviceLimits& limits, int gather_bytes) {
+  a.front_bytes = (std::max(Shape::kRingBytes, gather_bytes) + 127) / 128 * 128;
+  a.resident_blocks = static_cast<int>(
+      resident_blocks(a.blocks_per_cta, a.group, a.front_bytes, limits.shared_bytes_per_sm));
+}
+
+/// Shared memory of a launch.
+inline int stream_shared_bytes(const device::SantaArguments& a) {
   // Blocks that have room in a CTA's shared memory.
   const int slots =
       a.resident_blocks + (a.resident_blocks < a.blocks_per_cta ? device::kStagingBlocks : 0);
-  return Shape::kRingBytes + device::barrier_bytes(a.blocks_per_cta) +
+  return a.front_bytes + device::barrier_bytes(a.blocks_per_cta) +
          4 * slots * a.group * device::kStashRow;
 }
 

@@ -69,7 +69,7 @@ class SantaStream {
 
   __device__ SantaStream(const SantaArguments& arguments, char* shared)
       : a_(arguments),
-        shared_(arguments, shared, Shape::kRingBytes),
+        shared_(arguments, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +

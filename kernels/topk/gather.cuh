@@ -17,7 +17,7 @@ class TopkGather {
   __device__ TopkGather(const TopkArguments& arguments, char* shared)
       : exchange_(arguments),
         a_(arguments.stream),
-        shared_(arguments.stream, shared, Shape::kRingBytes),
+        shared_(arguments.stream, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
     const TopkLayout layout = TopkLayout::of(a_.group, Shape::kWarps, D, arguments.most_teams);

@@ -41,8 +41,7 @@ class TopkKernel : public Kernel {
       using I = decltype(instance);
       using Shape = SantaShape<I::kDim, I::kLarge>;
       const TopkArguments a = arguments<Shape>(step, limits, nullptr).first;
-      const TopkLayout layout = TopkLayout::of(step.group(), Shape::kWarps, I::kDim, a.most_teams);
-      if (layout.bytes > Shape::kRingBytes || a.stream.resident_blocks < 0) {
+      if (a.stream.resident_blocks < 0) {
         result =
             fmt::format("{} blocks of {} teams in a CTA, which do not fit into its shared memory",
                         a.stream.blocks_per_cta, a.most_teams);
@@ -71,7 +70,7 @@ class TopkKernel : public Kernel {
                          ? topk_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>
                          : topk_kernel<T, I::kDim, I::kHeads8, I::kLarge, false>;
       kvsim::launch(kernel, a, grid_of(a.stream.split), Shape::kThreads,
-                    stream_shared_bytes<Shape>(a.stream), stream, /*cooperative=*/true);
+                    stream_shared_bytes(a.stream), stream, /*cooperative=*/true);
     });
   }
 
@@ -86,6 +85,9 @@ class TopkKernel : public Kernel {
     a.keys = keys_;
     SantaArguments& s = a.stream;
     a.most_teams = s.split.ctas_per_team > 0 ? 1 : std::min(s.blocks_per_cta, s.split.teams());
+    plan_shared<Shape>(
+        s, limits,
+        TopkLayout::of(s.group, Shape::kWarps, head_class(step.head_dim), a.most_teams).bytes);
     const auto heads = static_cast<std::size_t>(s.split.teams() * s.group);
     const auto slots = static_cast<std::size_t>(2 * s.split.ctas * s.group);
     Carver carver(workspace);
