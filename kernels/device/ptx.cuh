@@ -47,7 +47,12 @@ template <int kThreads>
 __device__ inline void sync_workers() {
   asm volatile("barrier.sync 1, %0;" ::"n"(kThreads) : "memory");
 }
-/// The same; true if `value` is for any of them.
+/// Waits for all threads of the CTA, wherever in the program each does.
+template <int kThreads>
+__device__ inline void join_threads() {
+  asm volatile("barrier.sync 2, %0;" ::"n"(kThreads) : "memory");
+}
+/// Like sync_workers; true if `value` is for any of them.
 template <int kThreads>
 __device__ inline bool any_of_workers(bool value) {
   int any;

@@ -84,7 +84,7 @@ class SantaGather {
 #pragma unroll 1
     for (int head = warp_; head < a_.group; head += Shape::kWarps) draws.run(head);
     if (own_index_ == 0) {
-      __syncthreads();  // with the scanning warps: prefix sums are there
+      join_threads<Shape::kThreads>();  // with the scanning warps: prefix sums are there
     } else {
       sync_workers<Shape::kWorkers>();
     }

@@ -19,10 +19,12 @@ namespace {
 
 using namespace device;
 
-/// Scanning warps have nothing to gather; the others wait for them once (gather.cuh).
+/// True for scanning warps, which have nothing to gather; the others join them there.
 template <typename Shape>
-__device__ bool is_scanner() {
-  return threadIdx.x >= static_cast<unsigned>(Shape::kWorkers);
+__device__ bool join_scanner() {
+  if (threadIdx.x < static_cast<unsigned>(Shape::kWorkers)) return false;
+  join_threads<Shape::kThreads>();
+  return true;
 }
 
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
@@ -31,7 +33,7 @@ __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.partials.launches.read();
   SantaStream<T, D, kHeads8, kLarge, kTeams, PrefixSums>(arguments, shared).run(launches);
-  if (is_scanner<SantaShape<D, kLarge>>()) return __syncthreads();
+  if (join_scanner<SantaShape<D, kLarge>>()) return;
   SantaGather<T, D, kLarge, kTeams>(arguments, shared).run(launches);
 }
 
@@ -47,7 +49,7 @@ template <typename T, int D, bool kLarge>
 __global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  if (is_scanner<SantaShape<D, kLarge>>()) return __syncthreads();
+  if (join_scanner<SantaShape<D, kLarge>>()) return;
   SantaGather<T, D, kLarge, false>(arguments, shared).run(arguments.partials.launches.read());
 }
 
