@@ -123,19 +123,19 @@ double record_trips(const Shape& shape, const StreamPlan& plan, int tile) {
   return heads * (reads > 1 ? 2 * reads : 1);
 }
 
-/// Binary searches in spilled tiles: one 32 B sector per step down to the one with the row.
+/// Rows of draws in spilled tiles: a prefix sum of every 16 tokens, then 16 of them.
 void search_spilled(Stage& stage, const Shape& shape, const Statistics& s, const StreamPlan& plan,
                     int tile) {
   constexpr double kSectorBytes = 32;
-  constexpr double kStepsInSector = 3;
+  constexpr double kWordBytes = 4;
+  constexpr double kAtOnce = 16;
   if (plan.spilled_blocks <= 0) return;
-  const double steps = search_steps(tile);
   const double draws = s.draws * plan.spilled_blocks / plan.split.units;
-  const double sectors = draws * std::max(1.0, steps - kStepsInSector + 1);
+  const double sectors = draws * (tile / kAtOnce - 1 + kAtOnce * kWordBytes / kSectorBytes);
   const double all =
-      4.0 / kSectorBytes * device::kBlockTokens * plan.spilled_blocks * shape.group();
+      kWordBytes / kSectorBytes * device::kBlockTokens * plan.spilled_blocks * shape.group();
   stage.read(Tensor::kStash, kSectorBytes, std::min(sectors, all), sectors);
-  stage.cache_trips += plan.split.most_teams * steps;
+  stage.cache_trips += plan.split.most_teams * 2;
 }
 
 /// Every CTA reads all records of its teams, and goes through its teams one after another.

@@ -145,13 +145,14 @@ TEST_CASE("scores beyond what shared memory holds beside the ring are spilled") 
   };
   CHECK(plan(32768, 1).spilled_blocks == 0);  // 8 blocks a CTA
   CHECK(plan(65536, 1).spilled_blocks == 0);  // 16
-  // 32 blocks a CTA, 24 slots, three of them for staging.
-  const StreamPlan longest = plan(131072, 1);
-  CHECK(longest.resident_blocks == 21);
-  CHECK(longest.spilled_blocks == 128 * 11);
-  CHECK(longest.most_spilled() == 11);
-  // Contiguous shares of 42 or 43, whose barriers take the place of a slot.
-  CHECK(plan(30000, 6).spilled_blocks == 6 * 8 * 118 - 132 * 20);
+  CHECK(plan(131072, 1).spilled_blocks == 0);  // 32
+  // 64 blocks a CTA, 39 slots, three of them for staging.
+  const StreamPlan longest = plan(262144, 1);
+  CHECK(longest.resident_blocks == 36);
+  CHECK(longest.spilled_blocks == 128 * 28);
+  CHECK(longest.most_spilled() == 28);
+  // Contiguous shares of 42 or 43.
+  CHECK(plan(30000, 6).spilled_blocks == 6 * 8 * 118 - 132 * 36);
 }
 
 const Stage& stage(const Work& work, std::string_view name) {
@@ -203,12 +204,12 @@ TEST_CASE("samplers: every CTA of a team reads all its records, then rows, then 
   CHECK(requested(gather, Tensor::kPartial, Direction::kWrite) == 128 * 4 * 128 * 8);
   CHECK(stage(work, "merge").before == Boundary::kTeamExchange);
 
-  // 512 tiles are read four at a time by 32 lanes, twice; a search takes 8 steps.
-  const Work longer = work_of("santa-sys", {131072});
-  CHECK(stage(longer, "gather_v").cache_trips == 8 - 1 + 8);
+  // 1024 tiles are read four at a time by 32 lanes, twice; a search takes 2 steps.
+  const Work longer = work_of("santa-sys", {262144});
+  CHECK(stage(longer, "gather_v").cache_trips == 16 - 1 + 2);
   // 235 tiles: four reads; shares span two teams.
   const Work batch = work_of("santa-sys", std::vector<std::int64_t>(6, 60000));
-  CHECK(stage(batch, "gather_v").cache_trips == 2 * 4 - 1 + 2 * 8);
+  CHECK(stage(batch, "gather_v").cache_trips == 2 * 4 - 1 + 2 * 2);
   CHECK(stage(batch, "merge").cache_trips == 1);
 }
 
@@ -220,8 +221,8 @@ TEST_CASE("top-k: two exchanges a round, and spilled keys are read again in each
   CHECK(requested(select, Tensor::kPartial, Direction::kRead) == 4.0 * 128 * 4 * 2048);
   CHECK(requested(select, Tensor::kStash, Direction::kRead) == 0);
 
-  const Work longer = work_of("topk", {131072});
-  const double spilled = 128 * 11 * 4 * 1024.0;
+  const Work longer = work_of("topk", {262144});
+  const double spilled = 128 * 28 * 4 * 1024.0;
   CHECK(requested(longer.stages[0], Tensor::kStash, Direction::kWrite) == spilled);
   CHECK(requested(stage(longer, "select"), Tensor::kStash, Direction::kRead) == 4 * spilled);
 }
