@@ -135,13 +135,12 @@ class DenseCta {
     const TeamSplit::Team first = team;
     std::int32_t position = ahead_.position;
     ahead_.settle(a_.split);
-    // These loads go first: behind the ring's they would wait for all of it.
     const unsigned long long launches = a_.partials.launches.read();
-    load_queries(team);
     seek();
 #pragma unroll 1
     for (int s = 0; s < Shape::kStages; ++s) {
       copy_keys(ring_ + s * Shape::kStageBytes);
+      if (s == 0) load_queries(team);  // behind the whole ring's loads they would wait for it
       copy_values(ring_ + s * Shape::kStageBytes);
     }
     std::uint32_t tile = ring_;
@@ -335,8 +334,8 @@ class DenseCta {
       const float sink = a_.step.sink_logits[team.kv_head * a_.group + head] * kLog2e;
       total.add({0, 0, 1, sink});
     }
-    store_output(a_.step, row * a_.step.head_dim + column, total.a / total.sum,
-                 total.b / total.sum);
+    const float inverse = 1 / total.sum;
+    store_output(a_.step, row * a_.step.head_dim + column, total.a * inverse, total.b * inverse);
   }
 
   const DenseArguments& a_;

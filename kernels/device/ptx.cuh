@@ -77,14 +77,24 @@ __device__ inline void arrive(std::uint64_t* barrier) {
       "{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(shared_address(barrier))
       : "memory");
 }
+/// Where the hardware can, a waiting thread is suspended: spinning warps would slow the others
+/// down.
 __device__ inline void wait_for(std::uint64_t* barrier) {
   int done = 0;
   while (done == 0) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], 0; selp.s32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(shared_address(barrier))
+        : "memory");
+#else
     asm volatile(
         "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], 0; selp.s32 %0, 1, 0, p; }"
         : "=r"(done)
         : "r"(shared_address(barrier))
         : "memory");
+#endif
   }
 }
 

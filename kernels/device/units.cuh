@@ -231,6 +231,7 @@ struct QueryFragments {
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
       const T* row = q + min(n * 8 + lane / 4, group - 1) * head_dim + (lane % 4) * 2;
+      asm volatile("" : "+l"(row));  // computed once, not for each load
 #pragma unroll
       for (int k = 0; k < D / 16; ++k) {
 #pragma unroll

@@ -32,16 +32,17 @@ struct SantaArguments {
   std::int32_t resident_blocks = 0;  // of a CTA: their prefix sums stay in shared memory
   std::int32_t blocks_per_cta = 0;
   std::int32_t pairs = 0;       // most (head, tile) pairs of a CTA in one team
-  std::int32_t parts_log2 = 0;  // warps that share a head's samples
+  std::int32_t parts_log2 = 0;  // warps that share a head's rows (top-k)
+  std::int32_t slots_log2 = 0;  // warps that may share a head's samples
   bool offset_per_tile = false;
   TeamSplit split;  // in blocks
   DeviceStep step;
 };
 
-template <int D, bool kLarge>
+template <int D, int kHeads8, bool kLarge>
 struct SantaShape {
-  static constexpr int kWarps = stream_warps(kLarge);  // that stream keys and gather rows
-  static constexpr int kScanWarps = kWarps / 2;  // that turn scores into prefix sums meanwhile
+  static constexpr int kWarps = stream_warps(kLarge);      // that stream keys and gather rows
+  static constexpr int kScanWarps = kWarps / 2 * kHeads8;  // that make prefix sums of scores
   static constexpr int kWorkers = kWarps * kWarp;
   static constexpr int kThreads = kWorkers + kScanWarps * kWarp;
   static constexpr int kStages = stream_stages(D);

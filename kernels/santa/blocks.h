@@ -43,6 +43,15 @@ constexpr int gather_parts_log2(int group, int warps) {
   return log2;
 }
 
+/// log2 of the sums that a head's chunks of 32 samples are added to, each by a warp of its own. All
+/// heads' chunks are dealt out over the warps in turn, so that a head with many finds many.
+constexpr int gather_slots_log2(int group, int warps) {
+  constexpr int kMostSums = 32;
+  int log2 = 0;
+  while (2 << log2 <= warps && group << (log2 + 1) <= kMostSums) ++log2;
+  return log2;
+}
+
 }  // namespace device
 
 inline constexpr SplitUnit kBlockSplitUnit{device::kBlockTokens, 1};

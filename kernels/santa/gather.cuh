@@ -17,7 +17,7 @@ struct GatherLayout {
   int bytes;
 
   KVSIM_HD static GatherLayout of(int group, int warps, int row, int pairs, int remainder_count) {
-    const int items = group > warps ? group : warps;
+    const int items = group << gather_slots_log2(group, warps);
     GatherLayout layout{};
     layout.sum = 0;
     layout.heads = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
@@ -30,11 +30,9 @@ struct GatherLayout {
 };
 
 /// Draws the samples that fall into this CTA's tiles, adds up their V rows, and adds up the team.
-template <typename T, int D, bool kLarge, bool kTeams>
+template <typename T, int D, typename Shape, bool kTeams>
 class SantaGather {
  public:
-  using Shape = SantaShape<D, kLarge>;
-
   __device__ SantaGather(const SantaArguments& arguments, char* shared)
       : a_(arguments),
         shared_(arguments, shared),
@@ -169,23 +167,32 @@ class SantaGather {
     return rows;
   }
 
-  /// Sums of drawn V rows. A head's samples are shared by the warps that there are for it.
+  /// Chunks of a head's samples that go to sums of their own.
+  __device__ int chunks_of(int head) const {
+    const auto chunks = static_cast<int>((heads_[head].count + kWarp - 1) / kWarp);
+    return min(chunks, 1 << a_.slots_log2);
+  }
+
+  /// Sums of drawn V rows. All heads' chunks are dealt out over the warps in turn.
   __device__ void gather_rows(const TileDraws& draws) {
-    const int parts = 1 << a_.parts_log2;
+    int first = 0;  // warp of the head's first chunk
 #pragma unroll 1
-    for (int item = warp_; item < a_.group << a_.parts_log2; item += Shape::kWarps) {
-      const int head = item >> a_.parts_log2;
-      const auto part = static_cast<std::uint32_t>(item & (parts - 1));
+    for (int head = 0; head < a_.group; ++head) {
+      const int chunks = chunks_of(head);
+      const int slot = (warp_ - first) & (Shape::kWarps - 1);
+      first += chunks;
+      if (slot >= chunks) continue;
       const std::uint32_t count = heads_[head].count;
-      const std::uint32_t end = count * (part + 1) >> a_.parts_log2;
       float sum[kColumns] = {};
 #pragma unroll 1
-      for (std::uint32_t e = count * part >> a_.parts_log2; e < end; e += kWarp) {
+      for (auto e = static_cast<std::uint32_t>(slot * kWarp); e < count;
+           e += static_cast<std::uint32_t>(kWarp << a_.slots_log2)) {
         const auto mine = e + static_cast<std::uint32_t>(lane_);
-        add_rows(sum, head, mine < end ? row_of(draws, head, mine) : -1);
+        add_rows(sum, head, mine < count ? row_of(draws, head, mine) : -1);
       }
+      float* target = sums_ + ((head << a_.slots_log2) + slot) * D + lane_ * kColumns;
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) sums_[item * D + lane_ * kColumns + i] = sum[i];
+      for (int i = 0; i < kColumns; ++i) target[i] = sum[i];
     }
   }
 
@@ -250,9 +257,9 @@ class SantaGather {
       const int column = 2 * i % D;
       float2 sum = {0, 0};
 #pragma unroll 1
-      for (int p = 0; p < 1 << a_.parts_log2; ++p) {
+      for (int slot = 0; slot < chunks_of(head); ++slot) {
         const auto part =
-            *reinterpret_cast<const float2*>(sums_ + ((head << a_.parts_log2) + p) * D + column);
+            *reinterpret_cast<const float2*>(sums_ + ((head << a_.slots_log2) + slot) * D + column);
         sum.x += part.x;
         sum.y += part.y;
       }
@@ -289,7 +296,7 @@ class SantaGather {
   WeightedPair* sum_;          // [threads]
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
-  float* sums_;                // [items, D]
+  float* sums_;                // [group, slots, D]
   std::uint64_t* remainders_;  // [group, tiles]
   OwnBlocks own_;
   int own_index_ = 0;         // the first of them among all blocks of the CTA

@@ -28,29 +28,30 @@ __device__ bool join_scanner() {
 }
 
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
-__global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
+__global__ void __launch_bounds__(SantaShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.partials.launches.read();
   SantaStream<T, D, kHeads8, kLarge, kTeams, PrefixSums>(arguments, shared).run(launches);
-  if (join_scanner<SantaShape<D, kLarge>>()) return;
-  SantaGather<T, D, kLarge, kTeams>(arguments, shared).run(launches);
+  if (join_scanner<SantaShape<D, kHeads8, kLarge>>()) return;
+  SantaGather<T, D, SantaShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
 }
 
 template <typename T, int D, int kHeads8, bool kLarge>
-__global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
+__global__ void __launch_bounds__(SantaShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_stream_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   SantaStream<T, D, kHeads8, kLarge, false, PrefixSums>(arguments, shared)
       .run(arguments.partials.launches.read());
 }
 
-template <typename T, int D, bool kLarge>
-__global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
+template <typename T, int D, int kHeads8, bool kLarge>
+__global__ void __launch_bounds__(SantaShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  if (join_scanner<SantaShape<D, kLarge>>()) return;
-  SantaGather<T, D, kLarge, false>(arguments, shared).run(arguments.partials.launches.read());
+  if (join_scanner<SantaShape<D, kHeads8, kLarge>>()) return;
+  SantaGather<T, D, SantaShape<D, kHeads8, kLarge>, false>(arguments, shared)
+      .run(arguments.partials.launches.read());
 }
 
 struct SantaOptions {
@@ -77,7 +78,7 @@ class SantaKernel : public Kernel {
     std::string result;
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      using Shape = SantaShape<I::kDim, I::kLarge>;
+      using Shape = SantaShape<I::kDim, I::kHeads8, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, nullptr).first;
       if (a.resident_blocks < 0) {
         result = fmt::format("{} tiles, which do not fit into shared memory", a.tiles);
@@ -90,7 +91,7 @@ class SantaKernel : public Kernel {
     std::size_t bytes = 0;
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      bytes = arguments<SantaShape<I::kDim, I::kLarge>>(step, limits, nullptr).second;
+      bytes = arguments<SantaShape<I::kDim, I::kHeads8, I::kLarge>>(step, limits, nullptr).second;
     });
     return bytes;
   }
@@ -99,7 +100,7 @@ class SantaKernel : public Kernel {
               CUstream_st* stream) const override {
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      using Shape = SantaShape<I::kDim, I::kLarge>;
+      using Shape = SantaShape<I::kDim, I::kHeads8, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, workspace).first;
       const int shared = stream_shared_bytes(a);
       const auto run = [&](void (*kernel)(SantaArguments), bool cooperative) {
@@ -108,7 +109,7 @@ class SantaKernel : public Kernel {
       using T = typename I::Element;
       if (options_.fallback) {
         run(santa_stream_kernel<T, I::kDim, I::kHeads8, I::kLarge>, false);
-        run(santa_gather_kernel<T, I::kDim, I::kLarge>, true);
+        run(santa_gather_kernel<T, I::kDim, I::kHeads8, I::kLarge>, true);
       } else if (a.split.ctas_per_team > 0) {
         run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>, true);
       } else {

@@ -21,6 +21,7 @@ device::SantaArguments plan_stream(const DeviceStep& step, const DeviceLimits& l
   a.split = plan_teams(contexts_of(step), step.kv_heads, kBlockSplitUnit, limits.sms, teams);
   while ((1 << a.tile_log2) > tile) --a.tile_log2;
   a.parts_log2 = gather_parts_log2(step.group(), Shape::kWarps);
+  a.slots_log2 = gather_slots_log2(step.group(), Shape::kWarps);
   const std::span<const std::int32_t> contexts = contexts_of(step);
   const int longest = *std::max_element(contexts.begin(), contexts.end());
   const int team_blocks = (longest + kBlockTokens - 1) / kBlockTokens;

@@ -64,7 +64,7 @@ struct PrefixSums {
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams, typename Finish>
 class SantaStream {
  public:
-  using Shape = SantaShape<D, kLarge>;
+  using Shape = SantaShape<D, kHeads8, kLarge>;
   using Blocks = UnitStream<kTeams>;
 
   __device__ SantaStream(const SantaArguments& arguments, char* shared)
@@ -82,10 +82,12 @@ class SantaStream {
   __device__ void run(unsigned long long launches) {
     Blocks blocks = ahead_;
     if (warp_ < Shape::kWarps) {
-      load_queries(blocks.team);  // behind the ring's loads these would wait for all of it
       seek();
 #pragma unroll 1
-      for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * UnitTile<D>::kBytes);
+      for (int s = 0; s < Shape::kStages; ++s) {
+        copy_ahead(ring_ + s * UnitTile<D>::kBytes);
+        if (s == 0) load_queries(blocks.team);  // behind the whole ring's they would wait for it
+      }
     } else {
       const int thread = static_cast<int>(threadIdx.x) - Shape::kWorkers;
       for (int i = thread; i < a_.blocks_per_cta; i += Shape::kScanWarps * kWarp) {

@@ -9,11 +9,9 @@ namespace kvsim::device {
 
 /// Adds up the V rows that are selected among this CTA's keys, and then the team's sums. A warp
 /// queues the rows of its head as it meets them, so that whole batches are loaded at once.
-template <typename T, int D, bool kLarge, bool kTeams>
+template <typename T, int D, typename Shape, bool kTeams>
 class TopkGather {
  public:
-  using Shape = SantaShape<D, kLarge>;
-
   __device__ TopkGather(const TopkArguments& arguments, char* shared)
       : exchange_(arguments),
         a_(arguments.stream),

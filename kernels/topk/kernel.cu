@@ -18,14 +18,14 @@ namespace {
 using namespace device;
 
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
-__global__ void __launch_bounds__(SantaShape<D, kLarge>::kThreads, 1)
+__global__ void __launch_bounds__(SantaShape<D, kHeads8, kLarge>::kThreads, 1)
     topk_kernel(const __grid_constant__ TopkArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.stream.partials.launches.read();
   SantaStream<T, D, kHeads8, kLarge, kTeams, ScoreKeys>(arguments.stream, shared).run(launches);
   __syncthreads();
-  if (threadIdx.x >= SantaShape<D, kLarge>::kWorkers) return;  // scanning warps
-  TopkGather<T, D, kLarge, kTeams>(arguments, shared).run(launches);
+  if (threadIdx.x >= SantaShape<D, kHeads8, kLarge>::kWorkers) return;  // scanning warps
+  TopkGather<T, D, SantaShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
 }
 
 class TopkKernel : public Kernel {
@@ -39,7 +39,7 @@ class TopkKernel : public Kernel {
     std::string result;
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      using Shape = SantaShape<I::kDim, I::kLarge>;
+      using Shape = SantaShape<I::kDim, I::kHeads8, I::kLarge>;
       const TopkArguments a = arguments<Shape>(step, limits, nullptr).first;
       if (a.stream.resident_blocks < 0) {
         result =
@@ -54,7 +54,7 @@ class TopkKernel : public Kernel {
     std::size_t bytes = 0;
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      bytes = arguments<SantaShape<I::kDim, I::kLarge>>(step, limits, nullptr).second;
+      bytes = arguments<SantaShape<I::kDim, I::kHeads8, I::kLarge>>(step, limits, nullptr).second;
     });
     return bytes;
   }
@@ -63,7 +63,7 @@ class TopkKernel : public Kernel {
               CUstream_st* stream) const override {
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      using Shape = SantaShape<I::kDim, I::kLarge>;
+      using Shape = SantaShape<I::kDim, I::kHeads8, I::kLarge>;
       using T = typename I::Element;
       const TopkArguments a = arguments<Shape>(step, limits, workspace).first;
       auto* kernel = a.stream.split.ctas_per_team > 0
