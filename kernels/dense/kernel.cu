@@ -3,6 +3,7 @@
 // with heads on the N side; each CTA of a team adds up a slice of the team's partial results.
 
 #include <cuda_runtime.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -364,9 +365,18 @@ class DenseKernel : public Kernel {
  public:
   explicit DenseKernel(bool published) : published_(published) {}
 
-  std::string refusal(const DeviceStep& step, const DeviceLimits&) const override {
+  std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const override {
     if (published_) return "implementation=published, which has no kernel of ours";
-    return step_refusal(step);
+    std::string result = step_refusal(step);
+    if (!result.empty()) return result;
+    dispatch(step, limits, [&](auto instance) {
+      using I = decltype(instance);
+      constexpr int kBytes = DenseShape<I::kDim, I::kHeads8, I::kLarge>::kSharedBytes;
+      if (kBytes + kSystemSharedBytes > limits.shared_bytes_per_sm) {
+        result = fmt::format("{} bytes of shared memory per CTA, more than the GPU has", kBytes);
+      }
+    });
+    return result;
   }
 
   std::size_t workspace_bytes(const DeviceStep& step, const DeviceLimits& limits) const override {

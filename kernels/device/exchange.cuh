@@ -43,6 +43,19 @@ __device__ inline TaggedPair peek(const TaggedPair* source) {
           {static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32)}};
 }
 
+__device__ inline bool is_of(const TaggedPair& pair, std::uint32_t launch) {
+  return pair.a.launch == launch && pair.b.launch == launch;
+}
+
+/// Waits until the pair is of this launch.
+__device__ inline TaggedPair await(const TaggedPair* source, std::uint32_t launch) {
+  TaggedPair pair;
+  do {
+    pair = peek(source);
+  } while (!is_of(pair, launch));
+  return pair;
+}
+
 /// Numbers the launches over one workspace: the CTAs of a launch, each of which leaves once, add
 /// 1024 in all, so the number cannot change under a launch that reads it.
 struct LaunchCounter {
@@ -223,7 +236,7 @@ class TeamSum {
     do {
       value = peek(partials_.values + slot * (group_ * D / 2) + pair);
       if (kWeighted) weight = peek(partials_.weights + slot * group_ + pair / (D / 2));
-    } while (!is_current(value) || (kWeighted && !is_current(weight)));
+    } while (!is_of(value, launch_) || (kWeighted && !is_of(weight, launch_)));
     const float a = __uint_as_float(value.a.word);
     const float b = __uint_as_float(value.b.word);
     if constexpr (kWeighted) {
@@ -231,10 +244,6 @@ class TeamSum {
     } else {
       return {a, b, 0, 0};
     }
-  }
-
-  __device__ bool is_current(const TaggedPair& pair) const {
-    return pair.a.launch == launch_ && pair.b.launch == launch_;
   }
 
   const Partials& partials_;

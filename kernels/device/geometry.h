@@ -12,6 +12,9 @@ constexpr int head_class(int head_dim) {
   return head_dim <= 64 ? 64 : (head_dim <= 128 ? 128 : 256);
 }
 
+/// Of an SM's shared memory, for the system.
+inline constexpr int kSystemSharedBytes = 1024;
+
 /// An SM with so much shared memory runs the instances with large rings.
 inline constexpr std::int64_t kLargeSharedBytes = 160 * 1024;
 

@@ -20,6 +20,18 @@ inline constexpr int kWarp = 32;
 /// exclusive or.
 inline constexpr int kSharedAlignment = 1024;
 
+/// Sum of `count` over earlier lanes.
+template <typename Count>
+__device__ inline Count lanes_before(Count count, int lane) {
+  Count through = count;
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const Count other = __shfl_up_sync(0xffffffffu, through, distance);
+    if (lane >= distance) through += other;
+  }
+  return through - count;
+}
+
 template <typename T>
 __device__ inline const T* row_pointer(const KvTensor& tensor, int sequence, int kv_head,
                                        int token) {

@@ -132,7 +132,7 @@ class TileDraws {
       }
 #pragma unroll
       for (int i = 0; i < kTilesPerLane; ++i) {
-        complete = complete && record[i].a.launch == launch_ && record[i].b.launch == launch_;
+        complete = complete && is_of(record[i], launch_);
       }
     }
     LaneTiles tiles;
@@ -193,13 +193,8 @@ class TileDraws {
       mass[i] = head_mass(tiles.units[i], scale[i]);
       sum += mass[i];
     }
-    std::uint64_t through = sum;
-#pragma unroll
-    for (int distance = 1; distance < kWarp; distance *= 2) {
-      const std::uint64_t other = __shfl_up_sync(0xffffffffu, through, distance);
-      if (lane_ >= distance) through += other;
-    }
-    std::uint64_t before = start + through - sum;
+    const std::uint64_t earlier = lanes_before(sum, lane_);
+    std::uint64_t before = start + earlier;
 #pragma unroll
     for (int i = 0; i < kTilesPerLane; ++i) {
       const int own = own_tile(first + i);
@@ -212,7 +207,7 @@ class TileDraws {
       }
       before += mass[i];
     }
-    return start + __shfl_sync(0xffffffffu, through, kWarp - 1);
+    return start + __shfl_sync(0xffffffffu, earlier + sum, kWarp - 1);
   }
 
   /// This CTA's number for a tile, -1 if the tile is another's.
@@ -304,14 +299,9 @@ class TileDraws {
       const bool valid = base + lane_ < own_.own_tiles;
       TileDraw& draw = draws_[head * own_.own_tiles + base + lane_];
       const std::uint32_t count = valid ? draw.end - draw.first : 0;
-      std::uint32_t through = count;
-#pragma unroll
-      for (int distance = 1; distance < kWarp; distance *= 2) {
-        const std::uint32_t other = __shfl_up_sync(0xffffffffu, through, distance);
-        if (lane_ >= distance) through += other;
-      }
-      if (valid) draw.before = total + through - count;
-      total += __shfl_sync(0xffffffffu, through, kWarp - 1);
+      const std::uint32_t earlier = lanes_before(count, lane_);
+      if (valid) draw.before = total + earlier;
+      total += __shfl_sync(0xffffffffu, earlier + count, kWarp - 1);
     }
     if (lane_ == 0) heads_[head].count = a_.rule == SantaRule::kIid ? a_.samples : total;
   }

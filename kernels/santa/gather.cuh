@@ -105,6 +105,7 @@ class SantaGather {
     const std::uint32_t* prefix = prefix_of_tile(head, own);
     const int first_row = draw.tile << a_.tile_log2;
     if (is_budgeted()) {
+      if (draw.mass == 0) return -1;  // all of the head's scores are -infinity
       const std::uint32_t units = units_below(draws, head, draw, e - draw.before);
       return first_row + rows_below(prefix, 1, std::uint64_t{units} + 1);
     }
@@ -164,7 +165,7 @@ class SantaGather {
       rows += std::uint64_t{word.z} * factor < bound ? 1 : 0;
       rows += std::uint64_t{word.w} * factor < bound ? 1 : 0;
     }
-    return rows;
+    return min(rows, (1 << a_.tile_log2) - 1);  // scores that are not numbers
   }
 
   /// Chunks of a head's samples that go to sums of their own.

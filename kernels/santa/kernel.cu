@@ -1,7 +1,7 @@
 // SANTA samplers in one cooperative launch. The CTAs of a team stream all keys; scores stay on chip
 // as integer prefix sums (rule.h); one exchange of tile records tells every CTA the whole head's
 // distribution; then each draws the samples that fall into its own tiles, gathers their V rows, and
-// the last CTA to arrive adds up the team's sums.
+// adds up a slice of the team's sums.
 
 #include <fmt/format.h>
 
@@ -60,7 +60,7 @@ struct SantaOptions {
   int tile = 256;  // 0: by the prompt's length
   bool offset_per_tile = false;
   bool released = false;
-  bool fallback = false;  // two launches, scores in memory between them
+  bool fallback = false;  // two launches, prefix sums in memory between them
 };
 
 class SantaKernel : public Kernel {
@@ -138,8 +138,14 @@ class SantaKernel : public Kernel {
                        GatherLayout::of(a.group, Shape::kWarps, head_class(step.head_dim), a.pairs,
                                         ranked ? a.group * a.tiles : 0)
                            .bytes);
-    if (options_.fallback) a.resident_blocks = std::min(a.resident_blocks, 0);
+    if (options_.fallback) a.resident_blocks = has_staging(a, limits) ? 0 : -1;
     return lay_out(a, workspace);
+  }
+
+  /// Whether the slots fit that blocks take turns in when none is resident.
+  static bool has_staging(const SantaArguments& a, const DeviceLimits& limits) {
+    const int blocks = std::max(a.blocks_per_cta, kStagingBlocks);
+    return resident_blocks(blocks, a.group, a.front_bytes, limits.shared_bytes_per_sm) >= 0;
   }
 
   static std::pair<SantaArguments, std::size_t> lay_out(SantaArguments a, std::byte* workspace) {

@@ -20,7 +20,7 @@ struct PrefixSums {
     const int in_tile = lane & (lanes - 1);
     static_assert(kTokens == 1 << 3);
     const auto* source = reinterpret_cast<const uint4*>(scores + lane * kTokens);
-    std::uint32_t word[kTokens];
+    alignas(16) std::uint32_t word[kTokens];
     *reinterpret_cast<uint4*>(word) = source[0];
     *reinterpret_cast<uint4*>(word + 4) = source[1];
     float highest = __uint_as_float(word[0]);
@@ -52,10 +52,12 @@ struct PrefixSums {
     auto* target = reinterpret_cast<uint4*>(prefix + lane * kTokens);
     target[0] = *reinterpret_cast<uint4*>(word);
     target[1] = *reinterpret_cast<uint4*>(word + 4);
-    const int first = (blocks.position - blocks.team.begin) << (kBlockLog2 - a.tile_log2);
-    if (in_tile == lanes - 1 && !empty) {
-      publish(records_of(a, blocks.team, head) + first + (lane >> (a.tile_log2 - 3)),
-              __float_as_uint(highest), sum + before, launch);
+    const int tile = ((blocks.position - blocks.team.begin) << (kBlockLog2 - a.tile_log2)) +
+                     (lane >> (a.tile_log2 - 3));
+    const bool exists = tile << a.tile_log2 < context_of<kTeams>(a.step, blocks.team.sequence);
+    if (in_tile == lanes - 1 && exists) {  // others wait for it, be it empty
+      publish(records_of(a, blocks.team, head) + tile, __float_as_uint(highest), sum + before,
+              launch);
     }
   }
 };

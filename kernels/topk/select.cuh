@@ -81,29 +81,6 @@ struct TopkTeam {
   int index;  // of the first own block among all of the CTA's
 };
 
-/// Sum of `count` over earlier lanes.
-__device__ inline std::uint32_t lanes_before(std::uint32_t count, int lane) {
-  std::uint32_t through = count;
-#pragma unroll
-  for (int distance = 1; distance < kWarp; distance *= 2) {
-    const std::uint32_t other = __shfl_up_sync(0xffffffffu, through, distance);
-    if (lane >= distance) through += other;
-  }
-  return through - count;
-}
-
-__device__ inline bool is_of(const TaggedPair& pair, std::uint32_t launch) {
-  return pair.a.launch == launch && pair.b.launch == launch;
-}
-
-__device__ inline TaggedPair await(const TaggedPair* source, std::uint32_t launch) {
-  TaggedPair pair;
-  do {
-    pair = peek(source);
-  } while (!is_of(pair, launch));
-  return pair;
-}
-
 /// How the ring, empty by then, is used after streaming; for host (sizes) and device.
 struct TopkLayout {
   int sum;  // bytes before each array
@@ -153,7 +130,7 @@ class TopkSelect {
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {}
 
-  /// By all threads of the CTA. Where equal keys are not all taken, the ties of every block are
+  /// By all workers of the CTA. Where equal keys are not all taken, the ties of every block are
   /// published afterwards.
   __device__ void run() {
 #pragma unroll 1
@@ -342,6 +319,7 @@ class TopkSelect {
     HeadSelect& select = head_of(n, head);
     const std::uint32_t taken = select.taken;
     std::uint32_t above = lanes_before(sum, lane_);
+    __syncwarp();                                       // all have read what one writes
     if (above >= taken || above + sum < taken) return;  // true for all lanes but one
     const int shift = 32 - kDigitBits * (round + 1);
 #pragma unroll
