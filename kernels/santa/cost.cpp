@@ -4,9 +4,9 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/santa/blocks.h"
+#include "kernels/device/blocks.h"
 #include "kernels/santa/rule.h"
-#include "kernels/santa/stream_cost.h"
+#include "kernels/device/stream_cost.h"
 
 namespace kvsim {
 namespace {

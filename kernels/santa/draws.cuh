@@ -31,29 +31,6 @@ struct HeadTotal {
   std::uint32_t count;  // samples that may be of this CTA's tiles
 };
 
-/// This CTA's blocks of one team.
-struct OwnBlocks {
-  TeamSplit::Team team;
-  int first;  // block of the team
-  int step;
-  int count;
-  int tiles;      // of the team
-  int own_tiles;  // of this CTA
-
-  __device__ OwnBlocks() = default;
-  template <bool kTeams>
-  __device__ OwnBlocks(const SantaArguments& a, const UnitStream<kTeams>& blocks)
-      : team(blocks.team), first(blocks.position - blocks.team.begin), step(blocks.step) {
-    const int per_block_log2 = kBlockLog2 - a.tile_log2;
-    const int stop = min(blocks.team.end, blocks.end);
-    count = (stop - blocks.position + step - 1) / step;
-    const int context = context_of<kTeams>(a.step, team.sequence);
-    tiles = (context + (1 << a.tile_log2) - 1) >> a.tile_log2;
-    const int past_end = ((first + (count - 1) * step + 1) << per_block_log2) - tiles;
-    own_tiles = (count << per_block_log2) - max(past_end, 0);
-  }
-};
-
 /// By one warp per head.
 class TileDraws {
  public:

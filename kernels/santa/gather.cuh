@@ -291,7 +291,7 @@ class SantaGather {
   }
 
   const SantaArguments& a_;
-  SantaShared shared_;
+  StreamShared shared_;
   int warp_;
   int lane_;
   WeightedPair* sum_;          // [threads]

@@ -9,10 +9,11 @@
 #include <cmath>
 
 #include "kernels/device/kernel.h"
+#include "kernels/device/key_stream.cuh"
 #include "kernels/device/launch.cuh"
+#include "kernels/device/stream_plan.cuh"
 #include "kernels/santa/gather.cuh"
-#include "kernels/santa/plan.cuh"
-#include "kernels/santa/stream.cuh"
+#include "kernels/santa/prefix_sums.cuh"
 
 namespace kvsim {
 namespace {
@@ -28,29 +29,29 @@ __device__ bool join_scanner() {
 }
 
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
-__global__ void __launch_bounds__(SantaShape<D, kHeads8, kLarge>::kThreads, 1)
+__global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.partials.launches.read();
-  SantaStream<T, D, kHeads8, kLarge, kTeams, PrefixSums>(arguments, shared).run(launches);
-  if (join_scanner<SantaShape<D, kHeads8, kLarge>>()) return;
-  SantaGather<T, D, SantaShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
+  KeyStream<T, D, kHeads8, kLarge, kTeams, PrefixSums>(arguments, shared).run(launches);
+  if (join_scanner<StreamShape<D, kHeads8, kLarge>>()) return;
+  SantaGather<T, D, StreamShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
 }
 
 template <typename T, int D, int kHeads8, bool kLarge>
-__global__ void __launch_bounds__(SantaShape<D, kHeads8, kLarge>::kThreads, 1)
+__global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_stream_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  SantaStream<T, D, kHeads8, kLarge, false, PrefixSums>(arguments, shared)
+  KeyStream<T, D, kHeads8, kLarge, false, PrefixSums>(arguments, shared)
       .run(arguments.partials.launches.read());
 }
 
 template <typename T, int D, int kHeads8, bool kLarge>
-__global__ void __launch_bounds__(SantaShape<D, kHeads8, kLarge>::kThreads, 1)
+__global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  if (join_scanner<SantaShape<D, kHeads8, kLarge>>()) return;
-  SantaGather<T, D, SantaShape<D, kHeads8, kLarge>, false>(arguments, shared)
+  if (join_scanner<StreamShape<D, kHeads8, kLarge>>()) return;
+  SantaGather<T, D, StreamShape<D, kHeads8, kLarge>, false>(arguments, shared)
       .run(arguments.partials.launches.read());
 }
 
@@ -78,7 +79,7 @@ class SantaKernel : public Kernel {
     std::string result;
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      using Shape = SantaShape<I::kDim, I::kHeads8, I::kLarge>;
+      using Shape = StreamShape<I::kDim, I::kHeads8, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, nullptr).first;
       if (a.resident_blocks < 0) {
         result = fmt::format("{} tiles, which do not fit into shared memory", a.tiles);
@@ -91,7 +92,7 @@ class SantaKernel : public Kernel {
     std::size_t bytes = 0;
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      bytes = arguments<SantaShape<I::kDim, I::kHeads8, I::kLarge>>(step, limits, nullptr).second;
+      bytes = arguments<StreamShape<I::kDim, I::kHeads8, I::kLarge>>(step, limits, nullptr).second;
     });
     return bytes;
   }
@@ -100,7 +101,7 @@ class SantaKernel : public Kernel {
               CUstream_st* stream) const override {
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      using Shape = SantaShape<I::kDim, I::kHeads8, I::kLarge>;
+      using Shape = StreamShape<I::kDim, I::kHeads8, I::kLarge>;
       const SantaArguments a = arguments<Shape>(step, limits, workspace).first;
       const int shared = stream_shared_bytes(a);
       const auto run = [&](void (*kernel)(SantaArguments), bool cooperative) {
@@ -128,8 +129,9 @@ class SantaKernel : public Kernel {
   std::pair<SantaArguments, std::size_t> arguments(const DeviceStep& step,
                                                    const DeviceLimits& limits,
                                                    std::byte* workspace) const {
-    SantaArguments a =
-        plan_stream<Shape>(step, limits, tile_of(step), /*teams=*/!options_.fallback);
+    SantaArguments a{plan_stream(step, limits, tile_of(step), /*teams=*/!options_.fallback)};
+    a.pairs = std::min(a.blocks_per_cta << (kBlockLog2 - a.tile_log2), a.tiles) * a.group;
+    a.slots_log2 = gather_slots_log2(a.group, Shape::kWarps);
     a.rule = options_.rule;
     a.samples = options_.samples;
     a.offset_per_tile = options_.offset_per_tile;

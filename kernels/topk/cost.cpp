@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/santa/blocks.h"
-#include "kernels/santa/stream_cost.h"
+#include "kernels/device/blocks.h"
+#include "kernels/device/stream_cost.h"
 #include "kernels/topk/radix.h"
 
 namespace kvsim {

@@ -13,9 +13,8 @@ template <typename T, int D, typename Shape, bool kTeams>
 class TopkGather {
  public:
   __device__ TopkGather(const TopkArguments& arguments, char* shared)
-      : exchange_(arguments),
-        a_(arguments.stream),
-        shared_(arguments.stream, shared),
+      : a_(arguments),
+        shared_(arguments, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
     const TopkLayout layout = TopkLayout::of(a_.group, Shape::kWarps, D, arguments.most_teams);
@@ -32,8 +31,7 @@ class TopkGather {
   __device__ void run(unsigned long long launches) {
     launch_ = LaunchCounter::number(launches);
     list_teams();
-    TopkSelect<Shape::kWarps>(exchange_, shared_, teams_, count_, heads_, histograms_, launch_)
-        .run();
+    TopkSelect<Shape::kWarps>(a_, shared_, teams_, count_, heads_, histograms_, launch_).run();
 #pragma unroll 1
     for (int n = 0; n < count_; ++n) {
       sync_workers<Shape::kWorkers>();  // what the team before left in shared memory may still be
@@ -67,8 +65,7 @@ class TopkGather {
       if (static_cast<int>(threadIdx.x) < a_.group) {
         const auto context = static_cast<std::uint32_t>(
             a_.step.contexts[static_cast<std::size_t>(own.team.sequence)]);
-        heads_[count_ * a_.group + static_cast<int>(threadIdx.x)] = {
-            0, min(exchange_.keys, context), 0};
+        heads_[count_ * a_.group + static_cast<int>(threadIdx.x)] = {0, min(a_.keys, context), 0};
       }
       index += own.count;
       blocks.position += own.count * blocks.step;
@@ -261,9 +258,8 @@ class TopkGather {
 
   static constexpr int kBatch = kSelectedRowsAtOnce;
 
-  const TopkArguments& exchange_;
-  const SantaArguments& a_;
-  SantaShared shared_;
+  const TopkArguments& a_;
+  StreamShared shared_;
   int warp_;
   int lane_;
   int count_ = 0;              // teams of this CTA

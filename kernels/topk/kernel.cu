@@ -7,9 +7,9 @@
 #include <algorithm>
 
 #include "kernels/device/kernel.h"
+#include "kernels/device/key_stream.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/santa/plan.cuh"
-#include "kernels/santa/stream.cuh"
+#include "kernels/device/stream_plan.cuh"
 #include "kernels/topk/gather.cuh"
 
 namespace kvsim {
@@ -18,14 +18,14 @@ namespace {
 using namespace device;
 
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
-__global__ void __launch_bounds__(SantaShape<D, kHeads8, kLarge>::kThreads, 1)
+__global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     topk_kernel(const __grid_constant__ TopkArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  const unsigned long long launches = arguments.stream.partials.launches.read();
-  SantaStream<T, D, kHeads8, kLarge, kTeams, ScoreKeys>(arguments.stream, shared).run(launches);
+  const unsigned long long launches = arguments.partials.launches.read();
+  KeyStream<T, D, kHeads8, kLarge, kTeams, ScoreKeys>(arguments, shared).run(launches);
   __syncthreads();
-  if (threadIdx.x >= SantaShape<D, kHeads8, kLarge>::kWorkers) return;  // scanning warps
-  TopkGather<T, D, SantaShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
+  if (threadIdx.x >= StreamShape<D, kHeads8, kLarge>::kWorkers) return;  // scanning warps
+  TopkGather<T, D, StreamShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
 }
 
 class TopkKernel : public Kernel {
@@ -39,12 +39,12 @@ class TopkKernel : public Kernel {
     std::string result;
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      using Shape = SantaShape<I::kDim, I::kHeads8, I::kLarge>;
+      using Shape = StreamShape<I::kDim, I::kHeads8, I::kLarge>;
       const TopkArguments a = arguments<Shape>(step, limits, nullptr).first;
-      if (a.stream.resident_blocks < 0) {
+      if (a.resident_blocks < 0) {
         result =
             fmt::format("{} blocks of {} teams in a CTA, which do not fit into its shared memory",
-                        a.stream.blocks_per_cta, a.most_teams);
+                        a.blocks_per_cta, a.most_teams);
       }
     });
     return result;
@@ -54,7 +54,7 @@ class TopkKernel : public Kernel {
     std::size_t bytes = 0;
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      bytes = arguments<SantaShape<I::kDim, I::kHeads8, I::kLarge>>(step, limits, nullptr).second;
+      bytes = arguments<StreamShape<I::kDim, I::kHeads8, I::kLarge>>(step, limits, nullptr).second;
     });
     return bytes;
   }
@@ -63,14 +63,14 @@ class TopkKernel : public Kernel {
               CUstream_st* stream) const override {
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
-      using Shape = SantaShape<I::kDim, I::kHeads8, I::kLarge>;
+      using Shape = StreamShape<I::kDim, I::kHeads8, I::kLarge>;
       using T = typename I::Element;
       const TopkArguments a = arguments<Shape>(step, limits, workspace).first;
-      auto* kernel = a.stream.split.ctas_per_team > 0
+      auto* kernel = a.split.ctas_per_team > 0
                          ? topk_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>
                          : topk_kernel<T, I::kDim, I::kHeads8, I::kLarge, false>;
-      kvsim::launch(kernel, a, grid_of(a.stream.split), Shape::kThreads,
-                    stream_shared_bytes(a.stream), stream, /*cooperative=*/true);
+      kvsim::launch(kernel, a, grid_of(a.split), Shape::kThreads, stream_shared_bytes(a), stream,
+                    /*cooperative=*/true);
     });
   }
 
@@ -80,23 +80,20 @@ class TopkKernel : public Kernel {
   std::pair<TopkArguments, std::size_t> arguments(const DeviceStep& step,
                                                   const DeviceLimits& limits,
                                                   std::byte* workspace) const {
-    TopkArguments a;
-    a.stream = plan_stream<Shape>(step, limits, kBlockTokens, /*teams=*/true);
+    TopkArguments a{plan_stream(step, limits, kBlockTokens, /*teams=*/true)};
     a.keys = keys_;
-    SantaArguments& s = a.stream;
-    a.most_teams = s.split.ctas_per_team > 0 ? 1 : std::min(s.blocks_per_cta, s.split.teams());
-    plan_shared<Shape>(
-        s, limits,
-        TopkLayout::of(s.group, Shape::kWarps, head_class(step.head_dim), a.most_teams).bytes);
-    const auto heads = static_cast<std::size_t>(s.split.teams() * s.group);
-    const auto slots = static_cast<std::size_t>(2 * s.split.ctas * s.group);
+    a.most_teams = a.split.ctas_per_team > 0 ? 1 : std::min(a.blocks_per_cta, a.split.teams());
+    a.parts_log2 = gather_parts_log2(a.group, Shape::kWarps);
+    const int dim = head_class(step.head_dim);
+    plan_shared<Shape>(a, limits, TopkLayout::of(a.group, Shape::kWarps, dim, a.most_teams).bytes);
+    const auto heads = static_cast<std::size_t>(a.split.teams() * a.group);
+    const auto slots = static_cast<std::size_t>(2 * a.split.ctas * a.group);
     Carver carver(workspace);
-    s.partials = take_partials(carver, s.split, s.group, head_class(step.head_dim),
-                               /*weighted=*/true);
-    s.records = carver.take<TaggedPair>(heads * static_cast<std::size_t>(s.tiles));
+    a.partials = take_partials(carver, a.split, a.group, dim, /*weighted=*/true);
+    a.records = carver.take<TaggedPair>(heads * static_cast<std::size_t>(a.tiles));
     a.results = carver.take<TaggedPair>(kRounds * heads);
     a.histograms = carver.take<TaggedPair>(kRounds * slots * kBins / 2);
-    take_stash(s, carver);
+    take_stash(a, carver);
     return {a, carver.bytes()};
   }
 

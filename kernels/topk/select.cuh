@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/santa/arguments.cuh"
-#include "kernels/santa/draws.cuh"
+#include "kernels/device/stream.cuh"
 #include "kernels/topk/radix.h"
 
 // Finds each head's k-th largest score: a radix select over the team, 8 bits a round. Every CTA
@@ -16,12 +15,13 @@ namespace kvsim::device {
 inline constexpr int kHistogramRow = kBins + 8;  // words, so that copies lie in other banks
 inline constexpr int kQueueRows = 2 * kBlockTokens;
 
-struct TopkArguments {
-  SantaArguments stream;             // records: how many of a block's scores are the k-th largest
+/// A record says how many of a block's scores are the k-th largest.
+struct TopkArguments : StreamArguments {
   TaggedPair* histograms = nullptr;  // [kRounds, 2 * ctas, group, kBins / 2]
   TaggedPair* results = nullptr;     // [kRounds, teams, group]: key and taken of HeadSelect
   std::uint32_t keys = 128;
   std::int32_t most_teams = 1;  // of a CTA
+  std::int32_t parts_log2 = 0;  // warps that share a head's rows
 };
 
 /// Scores as integers of the same order; both zeros are one key.
@@ -49,7 +49,7 @@ __device__ inline void load_keys(std::uint32_t (&word)[kLaneKeys], const std::ui
 /// What becomes of a block's scores of one head: keys.
 struct ScoreKeys {
   template <typename Blocks>
-  __device__ static void finish(const SantaArguments&, const std::uint32_t* scores,
+  __device__ static void finish(const StreamArguments&, const std::uint32_t* scores,
                                 std::uint32_t* keys, const Blocks&, int, int, std::uint32_t) {
     std::uint32_t word[kLaneKeys];
     load_keys(word, scores);
@@ -116,11 +116,10 @@ struct TopkLayout {
 template <int kWarps>
 class TopkSelect {
  public:
-  __device__ TopkSelect(const TopkArguments& arguments, const SantaShared& shared,
+  __device__ TopkSelect(const TopkArguments& arguments, const StreamShared& shared,
                         const TopkTeam* teams, int count, HeadSelect* heads,
                         std::uint32_t* histograms, std::uint32_t launch)
-      : a_(arguments.stream),
-        exchange_(arguments),
+      : a_(arguments),
         shared_(shared),
         teams_(teams),
         count_(count),
@@ -148,8 +147,9 @@ class TopkSelect {
   }
 
   /// Keys of own block b of a team.
-  __device__ static const std::uint32_t* keys_of(const SantaArguments& a, const SantaShared& shared,
-                                                 const TopkTeam& team, int b, int head) {
+  __device__ static const std::uint32_t* keys_of(const StreamArguments& a,
+                                                 const StreamShared& shared, const TopkTeam& team,
+                                                 int b, int head) {
     const int block = team.own.team.begin + team.own.first + b * team.own.step;
     return prefix_of(a, shared, team.index + b, block) + head * kStashRow;
   }
@@ -164,13 +164,12 @@ class TopkSelect {
   }
   __device__ TaggedPair* shared_histogram(int round, int slot, int head) const {
     const int slots = 2 * a_.split.ctas;
-    return exchange_.histograms +
-           (std::int64_t{round * slots + slot} * a_.group + head) * (kBins / 2);
+    return a_.histograms + (std::int64_t{round * slots + slot} * a_.group + head) * (kBins / 2);
   }
   __device__ TaggedPair* result_of(int n, int round, int head) const {
     const TeamSplit::Team& team = teams_[n].own.team;
     const int teams = a_.split.teams();
-    return exchange_.results +
+    return a_.results +
            (round * teams + team.sequence * a_.step.kv_heads + team.kv_head) * a_.group + head;
   }
 
@@ -368,9 +367,8 @@ class TopkSelect {
     }
   }
 
-  const SantaArguments& a_;
-  const TopkArguments& exchange_;
-  const SantaShared& shared_;
+  const TopkArguments& a_;
+  const StreamShared& shared_;
   const TopkTeam* teams_;
   int count_;
   HeadSelect* heads_;          // [teams, group]

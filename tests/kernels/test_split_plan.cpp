@@ -6,8 +6,8 @@
 
 #include "kernels/device/team_split.h"
 #include "kernels/method.h"
-#include "kernels/santa/blocks.h"
-#include "kernels/santa/stream_cost.h"
+#include "kernels/device/blocks.h"
+#include "kernels/device/stream_cost.h"
 #include "kernels/topk/radix.h"
 #include "tests/catch.h"
 

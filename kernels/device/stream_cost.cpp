@@ -1,9 +1,9 @@
-#include "kernels/santa/stream_cost.h"
+#include "kernels/device/stream_cost.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/santa/blocks.h"
+#include "kernels/device/blocks.h"
 
 namespace kvsim {
 namespace {

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device/blocks.h"
+#include "kernels/device/exchange.cuh"
+#include "kernels/device/step.h"
+#include "kernels/device/team_split.h"
+#include "kernels/device/units.cuh"
+
+// Kernels that stream all keys, keep what becomes of their scores on chip, and then select: what a
+// launch is told (methods add to it), and where a CTA has its blocks of scores.
+
+namespace kvsim::device {
+
+/// What the beginning of a kernel reads lies close together: constants are fetched line by line.
+struct StreamArguments {
+  Partials partials;
+  TaggedPair* records = nullptr;  // [teams, group, tiles]: what CTAs tell each other of a tile
+  std::uint32_t* stash =
+      nullptr;                   // [blocks, group, kStashRow], for blocks that shared memory lacks
+  std::int32_t group = 1;        // of the step: a division less
+  std::int32_t tile_log2 = 8;    // tiles of 32 to 256 tokens
+  std::int32_t tiles = 0;        // of the longest context
+  std::int32_t front_bytes = 0;  // of shared memory: the ring, or what takes its place later
+  std::int32_t resident_blocks = 0;  // of a CTA: their scores stay in shared memory
+  std::int32_t blocks_per_cta = 0;
+  TeamSplit split;  // in blocks
+  DeviceStep step;
+};
+
+template <int D, int kHeads8, bool kLarge>
+struct StreamShape {
+  static constexpr int kWarps = stream_warps(kLarge);      // that stream keys and gather rows
+  static constexpr int kScanWarps = kWarps / 2 * kHeads8;  // that make prefix sums of scores
+  static constexpr int kWorkers = kWarps * kWarp;
+  static constexpr int kThreads = kWorkers + kScanWarps * kWarp;
+  static constexpr int kStages = stream_stages(D);
+  static constexpr int kRingBytes = stream_ring_bytes(D, kLarge);
+  static_assert(kRingBytes == kWarps * kStages * UnitTile<D>::kBytes);
+  static constexpr int kUnitsPerWarp = kBlockTokens / kUnitTokens / kWarps;
+};
+
+/// Shared memory after the ring. Gathering reuses the ring, which is empty by then.
+struct StreamShared {
+  std::uint64_t* scored;    // [blocks_per_cta] barriers: a block's scores are there
+  std::uint64_t* finished;  // [blocks_per_cta] barriers: a block's prefix sums are there
+  std::uint32_t* stash;     // [resident and staging blocks, group, kStashRow]
+
+  __device__ StreamShared(const StreamArguments& a, char* shared)
+      : scored(reinterpret_cast<std::uint64_t*>(shared + a.front_bytes)),
+        finished(scored + a.blocks_per_cta),
+        stash(reinterpret_cast<std::uint32_t*>(shared + a.front_bytes +
+                                               barrier_bytes(a.blocks_per_cta))) {}
+};
+
+__device__ inline bool is_spilled(const StreamArguments& a, int index) {
+  return index >= a.resident_blocks;
+}
+
+/// Where the CTA's block number `index` has its scores, [group, kStashRow].
+__device__ inline std::uint32_t* scores_of(const StreamArguments& a, const StreamShared& shared,
+                                           int index) {
+  const int first = a.resident_blocks;
+  const int slot = is_spilled(a, index) ? first + (index - first) % kStagingBlocks : index;
+  return shared.stash + slot * a.group * kStashRow;
+}
+
+/// Where it has its prefix sums; `block` is its flat position.
+__device__ inline std::uint32_t* prefix_of(const StreamArguments& a, const StreamShared& shared,
+                                           int index, int block) {
+  const int row = a.group * kStashRow;
+  return is_spilled(a, index) ? a.stash + std::int64_t{block} * row : shared.stash + index * row;
+}
+
+__device__ inline TaggedPair* records_of(const StreamArguments& a, const TeamSplit::Team& team,
+                                         int head) {
+  const int index = team.sequence * a.step.kv_heads + team.kv_head;
+  return a.records + (std::int64_t{index} * a.group + head) * a.tiles;
+}
+
+/// This CTA's blocks of one team.
+struct OwnBlocks {
+  TeamSplit::Team team;
+  int first;  // block of the team
+  int step;
+  int count;
+  int tiles;      // of the team
+  int own_tiles;  // of this CTA
+
+  __device__ OwnBlocks() = default;
+  template <bool kTeams>
+  __device__ OwnBlocks(const StreamArguments& a, const UnitStream<kTeams>& blocks)
+      : team(blocks.team), first(blocks.position - blocks.team.begin), step(blocks.step) {
+    const int per_block_log2 = kBlockLog2 - a.tile_log2;
+    const int stop = min(blocks.team.end, blocks.end);
+    count = (stop - blocks.position + step - 1) / step;
+    const int context = context_of<kTeams>(a.step, team.sequence);
+    tiles = (context + (1 << a.tile_log2) - 1) >> a.tile_log2;
+    const int past_end = ((first + (count - 1) * step + 1) << per_block_log2) - tiles;
+    own_tiles = (count << per_block_log2) - max(past_end, 0);
+  }
+};
+
+}  // namespace kvsim::device
