@@ -50,7 +50,7 @@ KVSIM_REGISTER_METHOD(
     MethodInfo{.summary = "all rows, softmax-weighted",
                .source = "FlashDecoding (Dao et al. 2023), split over tokens",
                .parameters = {{"implementation", "ours", "ours|published",
-                               "ours: one launch and a ticket; published: split and combine"}},
+                               "ours: one launch and an exchange; published: split and combine"}},
                .make = [](const Parameters& p) { return std::make_unique<Dense>(p); }});
 
 }  // namespace

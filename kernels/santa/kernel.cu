@@ -1,7 +1,7 @@
 // SANTA samplers in one cooperative launch. The CTAs of a team stream all keys; scores stay on chip
 // as integer prefix sums (rule.h); one exchange of tile records tells every CTA the whole head's
 // distribution; then each draws the samples that fall into its own tiles, gathers their V rows, and
-// the last CTA to arrive adds up the team's sums.
+// adds up a slice of the team's sums.
 
 #include <fmt/format.h>
 
@@ -59,7 +59,7 @@ struct SantaOptions {
   int tile = 256;  // 0: by the prompt's length
   bool offset_per_tile = false;
   bool released = false;
-  bool fallback = false;  // two launches, scores in memory between them
+  bool fallback = false;  // two launches, prefix sums in memory between them
 };
 
 class SantaKernel : public Kernel {

@@ -43,22 +43,9 @@ KVSIM_HD inline std::uint64_t head_mass(std::uint32_t units, TileScale scale) {
   return scale.shift < 64 ? (std::uint64_t{units} * scale.mantissa) >> scale.shift : 0;
 }
 
-/// The fewest units of a tile whose head_mass exceeds `mass`, which must be less than the tile's.
-KVSIM_HD inline std::uint32_t units_above(std::uint64_t mass, TileScale scale) {
-  const std::uint64_t product = (mass + 1) << scale.shift;  // at most units * mantissa < 2^56
-  const float inverse = 1.0f / static_cast<float>(scale.mantissa);
-  auto units = static_cast<std::uint32_t>(static_cast<float>(product) * inverse);
-  units -= units < 1024 ? units : 1024;  // the estimate may be above by 2^9
-  const std::uint64_t missing = product - std::uint64_t{units} * scale.mantissa;
-  units += static_cast<std::uint32_t>(static_cast<float>(missing) * inverse);
-  while (units > 0 && std::uint64_t{units - 1} * scale.mantissa >= product) --units;
-  while (std::uint64_t{units} * scale.mantissa < product) ++units;
-  return units;
-}
-
 /// S thresholds in a mass of `total`: threshold m is floor((m + random24 * 2^-24) / S * total),
 /// always below `total`. A row is drawn when it is the first whose cumulative mass exceeds a
-/// threshold (SANTA §2.1, F(j) > (m + u) / S). S < 2^20.
+/// threshold (SANTA §2.1, F(j) > (m + u) / S). S is at most 2^20.
 struct Strata {
   std::uint64_t total = 0;
   std::uint64_t quotient = 0;  // total = quotient * samples + remainder

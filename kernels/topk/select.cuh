@@ -153,7 +153,7 @@ class TopkSelect {
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {}
 
-  /// By all threads of the CTA. Where equal keys are not all taken, the ties of every block are
+  /// By all workers of the CTA. Where equal keys are not all taken, the ties of every block are
   /// published afterwards.
   __device__ void run() {
 #pragma unroll 1
