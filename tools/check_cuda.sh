@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles every CUDA source for sm_90a, dense attention for sm_80, 89 and 120 and SANTA for sm_89,
-# without running anything. A kernel that spills registers to memory fails the check, but for heads
+# Compiles every CUDA source for sm_90a, dense attention and SANTA for sm_80, 89 and 120, without
+# running anything. A kernel that spills registers to memory fails the check, but for heads
 # of 256 in groups of 16. Needs nvcc, no GPU: check_cuda.sh [ARCHITECTURE...] (default: all)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -44,15 +44,13 @@ declare -p flags nvcc_command >"$objects/settings"
 if (($#)); then
   architectures=("$@")
 else
-  architectures=(90a 89 80 120)
+  architectures=(90a 80 89 120)
 fi
-# The longest first; SANTA stands for all that the smaller shared memories' instances have.
 jobs=()
 for architecture in "${architectures[@]}"; do
   case $architecture in
-    90a) mapfile -t files < <(find kernels -name '*.cu' | sort -r) ;;
-    89) files=(kernels/santa/kernel.cu kernels/dense/kernel.cu) ;;
-    *) files=(kernels/dense/kernel.cu) ;;
+    90a) mapfile -t files < <(find kernels -name '*.cu' | sort -r) ;;  # the longest first
+    *) files=(kernels/santa/kernel.cu kernels/dense/kernel.cu) ;;
   esac
   for file in "${files[@]}"; do jobs+=("$architecture $file"); done
 done

@@ -31,6 +31,10 @@ constexpr int stream_ring_bytes(int dim, bool large) {
 KVSIM_HD constexpr int barrier_bytes(int blocks_per_cta) {
   return (2 * 8 * blocks_per_cta + 127) / 128 * 128;
 }
+/// Prefix sums that a search compares at once, twice: as many as there are between two of them.
+inline constexpr int kPrefixesAtOnce = 16;
+static_assert(kPrefixesAtOnce * kPrefixesAtOnce == kBlockTokens);
+
 /// Tile records that a warp reads at once, and V rows it has under way.
 inline constexpr int kTilesPerLane = 4;
 inline constexpr int kTilesAtOnce = 32 * kTilesPerLane;

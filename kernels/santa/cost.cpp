@@ -123,12 +123,12 @@ double record_trips(const Shape& shape, const StreamPlan& plan, int tile) {
   return heads * (reads > 1 ? 2 * reads : 1);
 }
 
-/// Rows of draws in spilled tiles: a prefix sum of every 16 tokens, then 16 of them.
+/// Rows of draws in spilled tiles: one prefix sum of each stretch, then those of one stretch.
 void search_spilled(Stage& stage, const Shape& shape, const Statistics& s, const StreamPlan& plan,
                     int tile) {
   constexpr double kSectorBytes = 32;
   constexpr double kWordBytes = 4;
-  constexpr double kAtOnce = 16;
+  constexpr double kAtOnce = device::kPrefixesAtOnce;
   if (plan.spilled_blocks <= 0) return;
   const double draws = s.draws * plan.spilled_blocks / plan.split.units;
   const double sectors = draws * (tile / kAtOnce - 1 + kAtOnce * kWordBytes / kSectorBytes);

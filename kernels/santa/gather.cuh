@@ -146,8 +146,7 @@ class SantaGather {
   /// of 16 independent loads take less time than 8 that depend on each other.
   __device__ int rows_below(const std::uint32_t* prefix, std::uint32_t factor,
                             std::uint64_t bound) const {
-    constexpr int kAtOnce = 16;
-    static_assert(kAtOnce * kAtOnce == kBlockTokens);
+    constexpr int kAtOnce = kPrefixesAtOnce;
     int before = 0;
 #pragma unroll
     for (int i = 0; i < kAtOnce - 1; ++i) {
@@ -294,7 +293,7 @@ class SantaGather {
   StreamShared shared_;
   int warp_;
   int lane_;
-  WeightedPair* sum_;          // [threads]
+  WeightedPair* sum_;          // [workers]
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
   float* sums_;                // [group, slots, D]

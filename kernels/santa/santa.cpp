@@ -76,7 +76,8 @@ double mass_of_rows(const StepView& view, const HeadDistribution& head, int g) {
 std::vector<Parameter> santa_parameters() {
   return {{"samples", "128", "rows", "S, V rows drawn per query head, with repeats"},
           {"implementation", "ours", "ours|fallback|published",
-           "ours: one launch; fallback: two, prefix sums in memory between them; published: the five of "
+           "ours: one launch; fallback: two, prefix sums in memory between them; published: the "
+           "five of "
            "the released prop kernels"}};
 }
 

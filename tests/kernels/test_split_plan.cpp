@@ -143,8 +143,8 @@ TEST_CASE("scores beyond what shared memory holds beside the ring are spilled") 
     const std::vector<std::int64_t> contexts(batch, context);
     return plan_stream_cost(shape_of(contexts), kH200);
   };
-  CHECK(plan(32768, 1).spilled_blocks == 0);  // 8 blocks a CTA
-  CHECK(plan(65536, 1).spilled_blocks == 0);  // 16
+  CHECK(plan(32768, 1).spilled_blocks == 0);   // 8 blocks a CTA
+  CHECK(plan(65536, 1).spilled_blocks == 0);   // 16
   CHECK(plan(131072, 1).spilled_blocks == 0);  // 32
   // 64 blocks a CTA, 39 slots, three of them for staging.
   const StreamPlan longest = plan(262144, 1);
