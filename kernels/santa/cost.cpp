@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "kernels/device/blocks.h"
-#include "kernels/santa/rule.h"
 #include "kernels/device/stream_cost.h"
+#include "kernels/santa/rule.h"
 
 namespace kvsim {
 namespace {
