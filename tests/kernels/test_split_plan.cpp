@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/device/team_split.h"
-#include "kernels/method.h"
 #include "kernels/device/blocks.h"
 #include "kernels/device/stream_cost.h"
+#include "kernels/device/team_split.h"
+#include "kernels/method.h"
 #include "kernels/topk/radix.h"
 #include "tests/catch.h"
 
