@@ -38,7 +38,7 @@ static_assert(kPrefixesAtOnce * kPrefixesAtOnce == kBlockTokens);
 /// Tile records that a warp reads at once, and V rows it has under way.
 inline constexpr int kTilesPerLane = 4;
 inline constexpr int kTilesAtOnce = 32 * kTilesPerLane;
-inline constexpr int kSampledRowsAtOnce = 8;
+inline constexpr int kSampledRowsAtOnce = 16;
 
 /// log2 of the warps that share a head's rows when V is gathered.
 constexpr int gather_parts_log2(int group, int warps) {

@@ -37,8 +37,8 @@ class KeyStream {
     } else {
       const int thread = static_cast<int>(threadIdx.x) - Shape::kWorkers;
       for (int i = thread; i < a_.blocks_per_cta; i += Shape::kScanWarps * kWarp) {
-        init_barrier(shared_.scored + i, Shape::kWarps);
-        init_barrier(shared_.finished + i, Shape::kScanWarps);
+        init_barrier(shared_.scored + i, Shape::kWorkers);
+        init_barrier(shared_.finished + i, Shape::kScanWarps * kWarp);
       }
     }
     __syncthreads();
@@ -127,8 +127,7 @@ class KeyStream {
       if (a_.step.scores != nullptr) dump(s, blocks, inside, tokens);
       tokens -= Shape::kWarps * kUnitTokens;
     }
-    __syncwarp();
-    if (lane_ == 0) arrive(shared_.scored + index);
+    arrive(shared_.scored + index);
   }
 
   __device__ void finish_scores(float (&s)[kHeads8][4], int tokens) const {
@@ -188,8 +187,7 @@ class KeyStream {
       Finish::finish(a_, scores + head * kStashRow, prefix + head * kStashRow, blocks, head, lane_,
                      launch);
     }
-    __syncwarp();
-    if (lane_ == 0 && is_spilled(a_, index)) arrive(shared_.finished + index);
+    if (is_spilled(a_, index)) arrive(shared_.finished + index);
   }
 
   const StreamArguments& a_;

@@ -97,7 +97,8 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
   const Method::Bounds bounds = method_.method->bounds(shape_of(shape, contexts));
   times.statistics = bounds.high;
   times.statistics_measured = bounds.low == bounds.high;
-  const bool selects = !times.statistics_measured;
+  const auto rows = std::accumulate(contexts.begin(), contexts.end(), std::int64_t{0});
+  const bool selects = bounds.low.v_requests < static_cast<double>(rows * shape.q_heads);
   DeviceStep dumped = step;
   dumped.dump_stride = shape.max_context();
   std::vector<double> weights;

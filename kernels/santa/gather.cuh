@@ -167,9 +167,15 @@ class SantaGather {
     return min(rows, (1 << a_.tile_log2) - 1);  // scores that are not numbers
   }
 
+  /// log2 of the samples that a warp looks up at once: half a warp's, so that few samples find
+  /// more warps, or a warp's if they are more than all slots take.
+  __device__ int chunk_log2_of(int head) const {
+    return heads_[head].count <= 16u << a_.slots_log2 ? 4 : 5;
+  }
   /// Chunks of a head's samples that go to sums of their own.
   __device__ int chunks_of(int head) const {
-    const auto chunks = static_cast<int>((heads_[head].count + kWarp - 1) / kWarp);
+    const int chunk_log2 = chunk_log2_of(head);
+    const auto chunks = static_cast<int>((heads_[head].count + (1u << chunk_log2) - 1) >> chunk_log2);
     return min(chunks, 1 << a_.slots_log2);
   }
 
@@ -183,12 +189,14 @@ class SantaGather {
       first += chunks;
       if (slot >= chunks) continue;
       const std::uint32_t count = heads_[head].count;
+      const int chunk_log2 = chunk_log2_of(head);
+      const bool looks_up = lane_ >> chunk_log2 == 0;
       float sum[kColumns] = {};
 #pragma unroll 1
-      for (auto e = static_cast<std::uint32_t>(slot * kWarp); e < count;
-           e += static_cast<std::uint32_t>(kWarp << a_.slots_log2)) {
+      for (auto e = static_cast<std::uint32_t>(slot << chunk_log2); e < count;
+           e += 1u << (chunk_log2 + a_.slots_log2)) {
         const auto mine = e + static_cast<std::uint32_t>(lane_);
-        add_rows(sum, head, mine < count ? row_of(draws, head, mine) : -1);
+        add_rows(sum, head, looks_up && mine < count ? row_of(draws, head, mine) : -1);
       }
       float* target = sums_ + ((head << a_.slots_log2) + slot) * D + lane_ * kColumns;
 #pragma unroll
@@ -216,22 +224,24 @@ class SantaGather {
     constexpr int kBatch = kSampledRowsAtOnce;
     constexpr int kWords = kColumns / 2;
     std::uint32_t words[kBatch][kWords];
-    float count[kBatch];
+    float count[kBatch] = {};
     const bool inside = lane_ * kColumns < a_.step.head_dim;
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int lane = runs != 0 ? __ffs(static_cast<int>(runs)) - 1 : 0;
+      if (runs == 0) break;
+      const int lane = __ffs(static_cast<int>(runs)) - 1;
       const auto* row = reinterpret_cast<const T*>(
           __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(v), lane));
-      count[j] = runs != 0 ? __shfl_sync(0xffffffffu, drawn, lane) : 0;
-      if (count[j] != 0) load_words<kWords>(words[j], inside ? row + lane_ * kColumns : row);
+      count[j] = __shfl_sync(0xffffffffu, drawn, lane);
+      load_words<kWords>(words[j], inside ? row + lane_ * kColumns : row);
       runs &= runs - 1;
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
+      if (count[j] == 0) break;
 #pragma unroll
       for (int w = 0; w < kWords; ++w) {
-        if (!inside || count[j] == 0) continue;
+        if (!inside) continue;
         const float2 value = unpack2<T>(words[j][w]);
         sum[2 * w] = fmaf(count[j], value.x, sum[2 * w]);
         sum[2 * w + 1] = fmaf(count[j], value.y, sum[2 * w + 1]);
