@@ -79,6 +79,11 @@ class TileDraws {
     std::uint32_t units[kTilesPerLane];
   };
 
+  /// Which of a lane's consecutive tiles are this CTA's: its number for them, else -1.
+  struct OwnTiles {
+    int index[kTilesPerLane];
+  };
+
   /// The offset of a head's sample m, or of its tile budgets.
   __device__ std::uint32_t offset_of(int head, std::uint32_t m) const {
     if (a_.rule == SantaRule::kStratified || a_.rule == SantaRule::kIid) {
@@ -124,6 +129,7 @@ class TileDraws {
   /// The mass before each tile of this CTA; returns the head's total.
   __device__ std::uint64_t read_head(int head) const {
     LaneTiles tiles;
+    OwnTiles own = own_tiles_from(lane_ * kTilesPerLane);  // before the wait for records
     float highest = -INFINITY;
 #pragma unroll 1
     for (int base = 0; base < own_.tiles; base += kTilesAtOnce) {
@@ -139,8 +145,11 @@ class TileDraws {
 #pragma unroll 1
     for (int base = 0; base < own_.tiles; base += kTilesAtOnce) {
       const int first = base + lane_ * kTilesPerLane;
-      if (own_.tiles > kTilesAtOnce) tiles = read_tiles(head, first);
-      total = place_tiles(head, first, tiles, highest, total);
+      if (own_.tiles > kTilesAtOnce) {
+        tiles = read_tiles(head, first);
+        own = own_tiles_from(first);
+      }
+      total = place_tiles(head, first, tiles, own, highest, total);
     }
     if (lane_ == 0) {
       const bool whole = a_.rule == SantaRule::kIid;
@@ -159,7 +168,8 @@ class TileDraws {
   }
 
   /// Returns the mass up to the end of the warp's tiles.
-  __device__ std::uint64_t place_tiles(int head, int first, const LaneTiles& tiles, float highest,
+  __device__ std::uint64_t place_tiles(int head, int first, const LaneTiles& tiles,
+                                       const OwnTiles& own, float highest,
                                        std::uint64_t start) const {
     TileScale scale[kTilesPerLane];
     std::uint64_t mass[kTilesPerLane];
@@ -174,10 +184,9 @@ class TileDraws {
     std::uint64_t before = start + earlier;
 #pragma unroll
     for (int i = 0; i < kTilesPerLane; ++i) {
-      const int own = own_tile(first + i);
-      if (own >= 0) {
-        draws_[head * own_.own_tiles + own] = {before, mass[i], scale[i], tiles.units[i],
-                                               0,      0,       0,        first + i};
+      if (own.index[i] >= 0) {
+        draws_[head * own_.own_tiles + own.index[i]] = {before, mass[i], scale[i], tiles.units[i],
+                                                        0,      0,       0,        first + i};
       }
       if (a_.rule == SantaRule::kLargestRemainder && first + i < own_.tiles) {
         remainders_[head * a_.tiles + first + i] = mass[i];
@@ -185,6 +194,16 @@ class TileDraws {
       before += mass[i];
     }
     return start + __shfl_sync(0xffffffffu, earlier + sum, kWarp - 1);
+  }
+
+  __device__ OwnTiles own_tiles_from(int first) const {
+    OwnTiles own;
+#pragma unroll
+    for (int i = 0; i < kTilesPerLane; ++i) {
+      own.index[i] = own_tile(first + i);
+      asm volatile("" : "+r"(own.index[i]));  // now, not where it is used
+    }
+    return own;
   }
 
   /// This CTA's number for a tile, -1 if the tile is another's.
@@ -198,18 +217,22 @@ class TileDraws {
     return own ? (block << per_block_log2) + (tile & ((1 << per_block_log2) - 1)) : -1;
   }
 
-  /// Which samples may lie in each of the CTA's tiles. Threshold m lies between the masses m and
-  /// m + 1 strata up; estimates of those are off by less than a quarter.
+  /// Which samples may lie in each of the CTA's tiles. Threshold m lies m + u strata up, u its
+  /// offset: one for all, or any from 0 to 1. Who looks a sample up tests exactly.
   __device__ void bound_samples(int head) const {
-    const Strata& strata = heads_[head].strata;
+    const HeadTotal& total = heads_[head];
+    const bool shared = a_.rule == SantaRule::kSystematic;
+    const float slack = static_cast<float>(a_.samples) * 0x1p-21f;  // of rounding
+    const float least = (shared ? static_cast<float>(total.offset) * 0x1p-24f : 0) - slack;
+    const float most = shared ? least + 2 * slack : 1 + slack;
 #pragma unroll 1
     for (int own = lane_; own < own_.own_tiles; own += kWarp) {
       TileDraw& draw = draws_[head * own_.own_tiles + own];
       if (draw.mass == 0) continue;
-      const float begin = static_cast<float>(draw.start) * strata.per_mass;
-      const float end = static_cast<float>(draw.start + draw.mass) * strata.per_mass;
-      draw.first = static_cast<std::uint32_t>(max(static_cast<int>(begin) - 1, 0));
-      draw.end = min(static_cast<std::uint32_t>(end) + 2, a_.samples);
+      const float begin = static_cast<float>(draw.start) * total.strata.per_mass;
+      const float end = static_cast<float>(draw.start + draw.mass) * total.strata.per_mass;
+      draw.first = static_cast<std::uint32_t>(max(__float2int_ru(begin - most), 0));
+      draw.end = min(static_cast<std::uint32_t>(__float2int_ru(end - least)), a_.samples);
     }
   }
 
@@ -229,7 +252,7 @@ class TileDraws {
   __device__ std::uint32_t deal_whole_samples(int head, std::uint64_t total) const {
     std::uint64_t* remainders = remainders_ + head * a_.tiles;
     std::uint32_t dealt = 0;
-#pragma unroll 1
+#pragma unroll 4
     for (int tile = lane_; tile < own_.tiles; tile += kWarp) {
       const Share share = budget_share(remainders[tile], a_.samples, total);
       remainders[tile] = share.remainder;

@@ -7,9 +7,16 @@
 
 namespace kvsim::device {
 
+/// A V row that a warp is to add, and how often.
+struct alignas(16) DrawnRow {
+  const void* row;
+  float count;
+};
+
 /// How the ring is used while gathering, for host (sizes) and device.
 struct GatherLayout {
   int sum;  // bytes before each array
+  int queues;
   int heads;
   int draws;
   int sums;
@@ -20,7 +27,8 @@ struct GatherLayout {
     const int items = group << gather_slots_log2(group, warps);
     GatherLayout layout{};
     layout.sum = 0;
-    layout.heads = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
+    layout.queues = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
+    layout.heads = layout.queues + warps * kWarp * static_cast<int>(sizeof(DrawnRow));
     layout.draws = layout.heads + group * static_cast<int>(sizeof(HeadTotal));
     layout.sums = (layout.draws + pairs * static_cast<int>(sizeof(TileDraw)) + 15) / 16 * 16;
     layout.remainders = layout.sums + items * row * 4;
@@ -43,6 +51,7 @@ class SantaGather {
     const GatherLayout layout =
         GatherLayout::of(group, Shape::kWarps, D, a_.pairs, ranked ? group * a_.tiles : 0);
     sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
+    queue_ = reinterpret_cast<DrawnRow*>(shared + layout.queues) + warp_ * kWarp;
     heads_ = reinterpret_cast<HeadTotal*>(shared + layout.heads);
     draws_ = reinterpret_cast<TileDraw*>(shared + layout.draws);
     sums_ = reinterpret_cast<float*>(shared + layout.sums);
@@ -75,6 +84,7 @@ class SantaGather {
 
  private:
   static constexpr int kColumns = D / kWarp;  // of a V row, per lane
+  static constexpr int kBatch = kSampledRowsAtOnce;
 
   __device__ void gather_team(const Sharing& sharing) {
     const TileDraws draws(a_, own_, heads_, draws_, remainders_, launch_, lane_);
@@ -93,28 +103,44 @@ class SantaGather {
 
   /// The row of sample e among those that may be this CTA's, or -1 if it is another's.
   __device__ int row_of(const TileDraws& draws, int head, std::uint32_t e) const {
-    const TileDraw* tiles = draws_ + head * own_.own_tiles;
     const bool independent = a_.rule == SantaRule::kIid;
-    const std::uint64_t place = independent ? draws.threshold_of(head, e) : e;
-    int own = 0;  // last tile that begins at or before the place
-#pragma unroll 4
-    for (int i = 1; i < own_.own_tiles; ++i) {
-      own += (independent ? tiles[i].start : tiles[i].before) <= place ? 1 : 0;
-    }
-    const TileDraw& draw = tiles[own];
-    const std::uint32_t* prefix = prefix_of_tile(head, own);
-    const int first_row = draw.tile << a_.tile_log2;
+    const std::uint64_t place = independent ? draws.threshold_of(head, e) : 0;
+    const int own = independent ? tile_with_mass(head, place) : tile_with_sample(head, e);
+    const TileDraw& draw = draws_[head * own_.own_tiles + own];
+    if (draw.mass == 0) return -1;  // all of the head's scores are -infinity
+    std::uint32_t units = 0;        // the row's prefix sum is the first that is not below
     if (is_budgeted()) {
-      if (draw.mass == 0) return -1;  // all of the head's scores are -infinity
-      const std::uint32_t units = units_below(draws, head, draw, e - draw.before);
-      return first_row + rows_below(prefix, 1, std::uint64_t{units} + 1);
+      units = units_of_sample(draws, head, draw, e - draw.before);
+    } else {
+      const std::uint64_t threshold =
+          independent ? place : draws.threshold_of(head, draw.first + e - draw.before);
+      if (threshold < draw.start || threshold - draw.start >= draw.mass) return -1;
+      units = units_above(threshold - draw.start, draw.scale);
     }
-    const std::uint64_t threshold =
-        independent ? place : draws.threshold_of(head, draw.first + e - draw.before);
-    if (threshold < draw.start || threshold - draw.start >= draw.mass) return -1;
-    // The first row whose mass, (prefix * mantissa) >> shift, exceeds the threshold.
-    const std::uint64_t bound = (threshold - draw.start + 1) << draw.scale.shift;
-    return first_row + rows_below(prefix, draw.scale.mantissa, bound);
+    return (draw.tile << a_.tile_log2) + rows_below(prefix_of_tile(head, own), units);
+  }
+
+  /// The last own tile whose samples begin at or before e.
+  __device__ int tile_with_sample(int head, std::uint32_t e) const {
+    constexpr int kAtOnce = 8;
+    const TileDraw* tiles = draws_ + head * own_.own_tiles;
+    int begun = 0;
+#pragma unroll 1
+    for (int base = 0; base < own_.own_tiles; base += kAtOnce) {
+#pragma unroll
+      for (int i = base; i < base + kAtOnce; ++i) {
+        begun += i < own_.own_tiles && tiles[i].before <= e ? 1 : 0;
+      }
+    }
+    return begun - 1;
+  }
+  /// The last own tile that begins at or before `place` in the head's distribution, or the first.
+  __device__ int tile_with_mass(int head, std::uint64_t place) const {
+    const TileDraw* tiles = draws_ + head * own_.own_tiles;
+    int own = 0;
+#pragma unroll 4
+    for (int i = 1; i < own_.own_tiles; ++i) own += tiles[i].start <= place ? 1 : 0;
+    return own;
   }
 
   __device__ bool is_budgeted() const {
@@ -131,117 +157,118 @@ class SantaGather {
            head * kStashRow + (inside << a_.tile_log2);
   }
 
-  /// A tile's sample takes the tile's first row whose prefix sum exceeds this.
-  __device__ std::uint32_t units_below(const TileDraws& draws, int head, const TileDraw& draw,
-                                       std::uint32_t sample) const {
+  /// A tile's sample takes the tile's first row whose prefix sum is at least this.
+  __device__ std::uint32_t units_of_sample(const TileDraws& draws, int head, const TileDraw& draw,
+                                           std::uint32_t sample) const {
     std::uint32_t offset = heads_[head].offset;
     if (a_.offset_per_tile) {
       offset = draws.random_of(head, Purpose::kSampleOffset, static_cast<std::uint32_t>(draw.tile));
     }
-    const Strata strata = Strata::of(draw.units, draw.end - draw.first);
-    return static_cast<std::uint32_t>(strata.threshold(sample, offset));
+    return tile_threshold(draw.units, draw.end - draw.first, sample, offset) + 1;
   }
 
-  /// How many of a tile's prefix sums, times `factor`, are below `bound`; not all are. Two rounds
-  /// of 16 independent loads take less time than 8 that depend on each other.
-  __device__ int rows_below(const std::uint32_t* prefix, std::uint32_t factor,
-                            std::uint64_t bound) const {
+  /// How many of a tile's prefix sums are below `units`; not all are. Two rounds of 16 independent
+  /// loads take less time than 8 that depend on each other.
+  __device__ int rows_below(const std::uint32_t* prefix, std::uint32_t units) const {
     constexpr int kAtOnce = kPrefixesAtOnce;
     int before = 0;
 #pragma unroll
     for (int i = 0; i < kAtOnce - 1; ++i) {
       const int last = kAtOnce * i + kAtOnce - 1;
       if (last >> a_.tile_log2 != 0) break;
-      before += std::uint64_t{prefix[last]} * factor < bound ? kAtOnce : 0;
+      before += prefix[last] < units ? kAtOnce : 0;
     }
     const auto* words = reinterpret_cast<const uint4*>(prefix + before);
     int rows = before;
 #pragma unroll
     for (int i = 0; i < kAtOnce / 4; ++i) {
       const uint4 word = words[i];
-      rows += std::uint64_t{word.x} * factor < bound ? 1 : 0;
-      rows += std::uint64_t{word.y} * factor < bound ? 1 : 0;
-      rows += std::uint64_t{word.z} * factor < bound ? 1 : 0;
-      rows += std::uint64_t{word.w} * factor < bound ? 1 : 0;
+      rows += word.x < units ? 1 : 0;
+      rows += word.y < units ? 1 : 0;
+      rows += word.z < units ? 1 : 0;
+      rows += word.w < units ? 1 : 0;
     }
     return min(rows, (1 << a_.tile_log2) - 1);  // scores that are not numbers
   }
 
-  /// log2 of the samples that a warp looks up at once: half a warp's, so that few samples find
-  /// more warps, or a warp's if they are more than all slots take.
-  __device__ int chunk_log2_of(int head) const {
-    return heads_[head].count <= 16u << a_.slots_log2 ? 4 : 5;
-  }
   /// Chunks of a head's samples that go to sums of their own.
   __device__ int chunks_of(int head) const {
-    const int chunk_log2 = chunk_log2_of(head);
-    const auto chunks = static_cast<int>((heads_[head].count + (1u << chunk_log2) - 1) >> chunk_log2);
-    return min(chunks, 1 << a_.slots_log2);
+    const std::uint32_t chunks = (heads_[head].count + (1u << chunk_log2_) - 1) >> chunk_log2_;
+    return min(static_cast<int>(chunks), 1 << a_.slots_log2);
   }
 
   /// Sums of drawn V rows. All heads' chunks are dealt out over the warps in turn.
   __device__ void gather_rows(const TileDraws& draws) {
-    int first = 0;  // warp of the head's first chunk
-#pragma unroll 1
-    for (int head = 0; head < a_.group; ++head) {
-      const int chunks = chunks_of(head);
-      const int slot = (warp_ - first) & (Shape::kWarps - 1);
-      first += chunks;
-      if (slot >= chunks) continue;
-      const std::uint32_t count = heads_[head].count;
-      const int chunk_log2 = chunk_log2_of(head);
-      const bool looks_up = lane_ >> chunk_log2 == 0;
-      float sum[kColumns] = {};
-#pragma unroll 1
-      for (auto e = static_cast<std::uint32_t>(slot << chunk_log2); e < count;
-           e += 1u << (chunk_log2 + a_.slots_log2)) {
-        const auto mine = e + static_cast<std::uint32_t>(lane_);
-        add_rows(sum, head, looks_up && mine < count ? row_of(draws, head, mine) : -1);
-      }
-      float* target = sums_ + ((head << a_.slots_log2) + slot) * D + lane_ * kColumns;
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) target[i] = sum[i];
+    // Half a warp's samples at once if that keeps more warps busy, not one warp for longer.
+    chunk_log2_ = 4;
+    int chunks = lane_ < a_.group ? chunks_of(lane_) : 0;  // of this lane's head
+    if (__reduce_add_sync(0xffffffffu, chunks) > Shape::kWarps) {
+      chunk_log2_ = 5;
+      chunks = lane_ < a_.group ? chunks_of(lane_) : 0;
     }
+    const int first = lanes_before(chunks, lane_);
+    const int all = __shfl_sync(0xffffffffu, first + chunks, kWarp - 1);
+#pragma unroll 1
+    for (int item = warp_; item < all; item += Shape::kWarps) {
+      const std::uint32_t begun = __ballot_sync(0xffffffffu, chunks > 0 && first <= item);
+      const int head = kWarp - 1 - __clz(static_cast<int>(begun));
+      gather_chunk(draws, head, item - __shfl_sync(0xffffffffu, first, head));
+    }
+  }
+
+  __device__ void gather_chunk(const TileDraws& draws, int head, int slot) {
+    const std::uint32_t count = heads_[head].count;
+    const bool looks_up = lane_ >> chunk_log2_ == 0;
+    float sum[kColumns] = {};
+#pragma unroll 1
+    for (auto e = static_cast<std::uint32_t>(slot << chunk_log2_); e < count;
+         e += 1u << (chunk_log2_ + a_.slots_log2)) {
+      const auto mine = e + static_cast<std::uint32_t>(lane_);
+      add_rows(sum, head, looks_up && mine < count ? row_of(draws, head, mine) : -1);
+    }
+    float* target = sums_ + ((head << a_.slots_log2) + slot) * D + lane_ * kColumns;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) target[i] = sum[i];
   }
 
   /// A row of each lane, -1 for none; rows drawn several times in a row are read once.
   __device__ void add_rows(float (&sum)[kColumns], int head, int row) {
     const int left = __shfl_up_sync(0xffffffffu, row, 1);
-    const bool begins = lane_ == 0 || row != left;
-    std::uint32_t runs = __ballot_sync(0xffffffffu, begins && row >= 0);
-    const std::uint32_t later = __ballot_sync(0xffffffffu, begins) & ~((2u << lane_) - 1u);
-    const int next = later != 0 ? __ffs(static_cast<int>(later)) - 1 : kWarp;
-    const int drawn = (runs >> lane_ & 1) != 0 ? next - lane_ : 0;
-    const T* v = row_pointer<T>(a_.step.v, own_.team.sequence, own_.team.kv_head, max(row, 0));
-    if (a_.step.counts != nullptr && drawn > 0) dump(head, row, drawn);
+    const std::uint32_t begins = __ballot_sync(0xffffffffu, lane_ == 0 || row != left);
+    const std::uint32_t rows = begins & __ballot_sync(0xffffffffu, row >= 0);
+    if ((rows >> lane_ & 1) != 0) {
+      const std::uint32_t later = begins & ~((2u << lane_) - 1u);
+      const int drawn = (later != 0 ? __ffs(static_cast<int>(later)) - 1 : kWarp) - lane_;
+      const T* v = row_pointer<T>(a_.step.v, own_.team.sequence, own_.team.kv_head, row);
+      queue_[__popc(rows & ((1u << lane_) - 1u))] = {v, static_cast<float>(drawn)};
+      if (a_.step.counts != nullptr) dump(head, row, drawn);
+    }
+    __syncwarp();
+    const int queued = __popc(rows);
 #pragma unroll 1
-    while (runs != 0) add_batch(sum, v, static_cast<float>(drawn), runs);
+    for (int base = 0; base < queued; base += kBatch) add_batch(sum, queue_ + base, queued - base);
+    __syncwarp();
   }
 
-  /// Takes a few runs off `runs`; all their loads are under way at once.
-  __device__ void add_batch(float (&sum)[kColumns], const T* v, float drawn,
-                            std::uint32_t& runs) const {
-    constexpr int kBatch = kSampledRowsAtOnce;
+  /// Adds up to kBatch rows; all their loads are under way at once.
+  __device__ void add_batch(float (&sum)[kColumns], const DrawnRow* rows, int queued) const {
     constexpr int kWords = kColumns / 2;
     std::uint32_t words[kBatch][kWords];
-    float count[kBatch] = {};
+    float count[kBatch];
     const bool inside = lane_ * kColumns < a_.step.head_dim;
+    const int column = inside ? lane_ * kColumns : 0;
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      if (runs == 0) break;
-      const int lane = __ffs(static_cast<int>(runs)) - 1;
-      const auto* row = reinterpret_cast<const T*>(
-          __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(v), lane));
-      count[j] = __shfl_sync(0xffffffffu, drawn, lane);
-      load_words<kWords>(words[j], inside ? row + lane_ * kColumns : row);
-      runs &= runs - 1;
+      if (j >= queued) break;
+      const DrawnRow drawn = rows[j];
+      count[j] = drawn.count;
+      load_words<kWords>(words[j], static_cast<const T*>(drawn.row) + column);
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      if (count[j] == 0) break;
+      if (j >= queued) break;
 #pragma unroll
       for (int w = 0; w < kWords; ++w) {
-        if (!inside) continue;
         const float2 value = unpack2<T>(words[j][w]);
         sum[2 * w] = fmaf(count[j], value.x, sum[2 * w]);
         sum[2 * w + 1] = fmaf(count[j], value.y, sum[2 * w + 1]);
@@ -304,11 +331,13 @@ class SantaGather {
   int warp_;
   int lane_;
   WeightedPair* sum_;          // [workers]
+  DrawnRow* queue_;            // [32], of this warp
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
   float* sums_;                // [group, slots, D]
   std::uint64_t* remainders_;  // [group, tiles]
   OwnBlocks own_;
+  int chunk_log2_ = 0;        // samples that a warp looks up at once
   int own_index_ = 0;         // the first of them among all blocks of the CTA
   std::uint32_t launch_ = 0;  // this launch's number
 };

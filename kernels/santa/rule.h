@@ -43,6 +43,34 @@ KVSIM_HD inline std::uint64_t head_mass(std::uint32_t units, TileScale scale) {
   return scale.shift < 64 ? (std::uint64_t{units} * scale.mantissa) >> scale.shift : 0;
 }
 
+/// value / divisor, exact, by estimates that cost less than a division of 64 bits; for values below
+/// 2^56, divisors below 2^24 and quotients below 2^31.
+KVSIM_HD inline std::uint32_t short_quotient(std::uint64_t value, std::uint32_t divisor) {
+  const float inverse = 1.0f / static_cast<float>(divisor);
+  auto quotient = static_cast<std::uint32_t>(static_cast<float>(value) * inverse);  // within 2^10
+  auto rest = static_cast<std::int64_t>(value - std::uint64_t{quotient} * divisor);
+  const auto more = static_cast<std::int32_t>(std::floor(static_cast<float>(rest) * inverse));
+  quotient += static_cast<std::uint32_t>(more);
+  rest -= std::int64_t{more} * divisor;
+  if (rest < 0) return quotient - 1;
+  return rest < static_cast<std::int64_t>(divisor) ? quotient : quotient + 1;
+}
+
+/// The least units of a tile whose mass exceeds `mass`, which is below the whole tile's: what rows
+/// are found by, among 32-bit prefix sums.
+KVSIM_HD inline std::uint32_t units_above(std::uint64_t mass, TileScale scale) {
+  return short_quotient(((mass + 1) << scale.shift) - 1, scale.mantissa) + 1;
+}
+
+/// Threshold `sample` of `samples` in a tile of `units`: floor((sample + random24 * 2^-24) /
+/// samples * units), as Strata has it.
+KVSIM_HD inline std::uint32_t tile_threshold(std::uint32_t units, std::uint32_t samples,
+                                             std::uint32_t sample, std::uint32_t random24) {
+  const std::uint64_t scaled =
+      std::uint64_t{sample} * units + ((std::uint64_t{random24} * units) >> 24);
+  return short_quotient(scaled, samples);
+}
+
 /// S thresholds in a mass of `total`: threshold m is floor((m + random24 * 2^-24) / S * total),
 /// always below `total`. A row is drawn when it is the first whose cumulative mass exceeds a
 /// threshold (SANTA §2.1, F(j) > (m + u) / S). S is at most 2^20.
@@ -62,15 +90,16 @@ struct Strata {
     // A power of two below 2^24 is exact as a float: its exponent is the shift.
     const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(samples));
     strata.shift = (samples & (samples - 1)) == 0 ? static_cast<int>(bits >> 23) - 127 : 64;
-    strata.quotient = strata.divide(total);
+    strata.quotient = strata.shift < 64 ? total >> strata.shift : total / samples;
     strata.remainder = static_cast<std::uint32_t>(total - strata.quotient * samples);
     return strata;
   }
-  /// position * total / (samples * 2^24) with nested floors, so that nothing of 128 bits is
-  /// divided.
+  /// position * total / (samples * 2^24); with nested floors where samples is no power of two, so
+  /// that nothing of 128 bits is divided.
   KVSIM_HD std::uint64_t threshold(std::uint32_t index, std::uint32_t random24) const {
     const std::uint64_t position = (std::uint64_t{index} << 24) + random24;
-    const Uint128 product = Uint128{position} * quotient + divide(position * remainder);
+    if (shift < 64) return static_cast<std::uint64_t>((Uint128{position} * total) >> (24 + shift));
+    const Uint128 product = Uint128{position} * quotient + position * remainder / samples;
     return static_cast<std::uint64_t>(product >> 24);
   }
   /// How many thresholds lie below `mass`, `random24(m)` being the offset of threshold m.
@@ -81,11 +110,6 @@ struct Strata {
     while (m > 0 && threshold(m - 1, random24(m - 1)) >= mass) --m;
     while (m < samples && threshold(m, random24(m)) < mass) ++m;
     return m;
-  }
-
- private:
-  KVSIM_HD std::uint64_t divide(std::uint64_t value) const {
-    return shift < 64 ? value >> shift : value / samples;
   }
 };
 

@@ -67,6 +67,36 @@ TEST_CASE("thresholds are exact floors and stay below the total") {
   }
 }
 
+TEST_CASE("rows and thresholds of a tile are found without division") {
+  std::mt19937_64 engine(14);
+  for (int i = 0; i < 20000; ++i) {
+    const auto divisor = static_cast<std::uint32_t>(1 + engine() % ((1u << (1 + i % 24)) - 1));
+    const std::uint64_t most =
+        std::min(std::uint64_t{divisor} << 31, std::uint64_t{1} << 56) - 1;  // limits
+    const std::uint64_t quotient = engine() % (most / divisor + 1);
+    for (const std::uint64_t value :
+         {engine() % (most + 1), most, quotient * divisor, quotient * divisor + divisor - 1}) {
+      CHECK(short_quotient(value, divisor) == value / divisor);
+    }
+    // The least units whose mass exceeds a mass.
+    const TileScale scale = tile_scale(
+        std::ldexp(1.0f + 0x1p-23f * static_cast<float>(engine() % (1u << 23)), -1 - i % 40));
+    const auto units = static_cast<std::uint32_t>(1 + engine() % (1u << 31));
+    const std::uint64_t whole = head_mass(units, scale);
+    if (whole > 0) {
+      const std::uint64_t mass = i % 5 == 0 ? whole - 1 : engine() % whole;
+      const std::uint32_t least = units_above(mass, scale);
+      CHECK(head_mass(least, scale) > mass);
+      CHECK(head_mass(least - 1, scale) <= mass);
+    }
+    const auto samples = static_cast<std::uint32_t>(1 + engine() % (i % 2 == 0 ? 200u : 1u << 20));
+    const auto sample = static_cast<std::uint32_t>(engine() % samples);
+    const auto random24 = static_cast<std::uint32_t>(engine() % (1u << 24));
+    CHECK(tile_threshold(units, samples, sample, random24) ==
+          Strata::of(units, samples).threshold(sample, random24));
+  }
+}
+
 TEST_CASE("thresholds below a mass are counted as one by one") {
   std::mt19937_64 engine(12);
   for (int i = 0; i < 500; ++i) {
