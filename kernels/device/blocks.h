@@ -16,6 +16,10 @@ inline constexpr int kBlockTokens = 256;  // what a CTA takes at once: one or mo
 inline constexpr int kBlockLog2 = 8;
 inline constexpr int kStashRow = kBlockTokens + 4;  // words, padded against bank conflicts
 
+/// Words of a block, [group, kStashRow] and padding: lanes that look into rows of different blocks
+/// meet different banks.
+constexpr int stash_words(int group) { return group * kStashRow + (group % 2 == 0 ? 4 : 0); }
+
 /// Blocks beyond the resident ones take turns in a few more slots while they are scored; what they
 /// become goes to global memory.
 inline constexpr int kStagingBlocks = 3;
@@ -67,7 +71,7 @@ constexpr std::int64_t resident_blocks(std::int64_t blocks, int group, int ring_
                                        std::int64_t shared_bytes_per_sm) {
   const std::int64_t room = shared_bytes_per_sm - 2 * kSystemSharedBytes - ring_bytes -
                             device::barrier_bytes(static_cast<int>(blocks));
-  const std::int64_t slots = room / (4 * group * device::kStashRow);
+  const std::int64_t slots = room / (4 * device::stash_words(group));
   return slots >= blocks ? blocks : slots - device::kStagingBlocks;
 }
 

@@ -16,13 +16,12 @@ namespace kvsim::device {
 /// What the beginning of a kernel reads lies close together: constants are fetched line by line.
 struct StreamArguments {
   Partials partials;
-  TaggedPair* records = nullptr;  // [teams, group, tiles]: what CTAs tell each other of a tile
-  std::uint32_t* stash =
-      nullptr;                   // [blocks, group, kStashRow], for blocks that shared memory lacks
-  std::int32_t group = 1;        // of the step: a division less
-  std::int32_t tile_log2 = 8;    // tiles of 32 to 256 tokens
-  std::int32_t tiles = 0;        // of the longest context
-  std::int32_t front_bytes = 0;  // of shared memory: the ring, or what takes its place later
+  TaggedPair* records = nullptr;     // [teams, group, tiles]: what CTAs tell each other of a tile
+  std::uint32_t* stash = nullptr;    // of the blocks that shared memory lacks
+  std::int32_t group = 1;            // of the step: a division less
+  std::int32_t tile_log2 = 8;        // tiles of 32 to 256 tokens
+  std::int32_t tiles = 0;            // of the longest context
+  std::int32_t front_bytes = 0;      // of shared memory: the ring, or what takes its place later
   std::int32_t resident_blocks = 0;  // of a CTA: their scores stay in shared memory
   std::int32_t blocks_per_cta = 0;
   TeamSplit split;  // in blocks
@@ -45,7 +44,7 @@ struct StreamShape {
 struct StreamShared {
   std::uint64_t* scored;    // [blocks_per_cta] barriers: a block's scores are there
   std::uint64_t* finished;  // [blocks_per_cta] barriers: a block's prefix sums are there
-  std::uint32_t* stash;     // [resident and staging blocks, group, kStashRow]
+  std::uint32_t* stash;     // of resident and staging blocks
 
   __device__ StreamShared(const StreamArguments& a, char* shared)
       : scored(reinterpret_cast<std::uint64_t*>(shared + a.front_bytes)),
@@ -63,14 +62,15 @@ __device__ inline std::uint32_t* scores_of(const StreamArguments& a, const Strea
                                            int index) {
   const int first = a.resident_blocks;
   const int slot = is_spilled(a, index) ? first + (index - first) % kStagingBlocks : index;
-  return shared.stash + slot * a.group * kStashRow;
+  return shared.stash + slot * stash_words(a.group);
 }
 
 /// Where it has its prefix sums; `block` is its flat position.
 __device__ inline std::uint32_t* prefix_of(const StreamArguments& a, const StreamShared& shared,
                                            int index, int block) {
-  const int row = a.group * kStashRow;
-  return is_spilled(a, index) ? a.stash + std::int64_t{block} * row : shared.stash + index * row;
+  const int words = stash_words(a.group);
+  return is_spilled(a, index) ? a.stash + std::int64_t{block} * words
+                              : shared.stash + index * words;
 }
 
 __device__ inline TaggedPair* records_of(const StreamArguments& a, const TeamSplit::Team& team,

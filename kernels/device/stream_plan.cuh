@@ -39,14 +39,14 @@ inline int stream_shared_bytes(const device::StreamArguments& a) {
   const int slots =
       a.resident_blocks + (a.resident_blocks < a.blocks_per_cta ? device::kStagingBlocks : 0);
   return a.front_bytes + device::barrier_bytes(a.blocks_per_cta) +
-         4 * slots * a.group * device::kStashRow;
+         4 * slots * device::stash_words(a.group);
 }
 
 /// Scores of blocks that shared memory lacks, if there are any.
 inline void take_stash(device::StreamArguments& a, Carver& carver) {
   if (a.resident_blocks >= a.blocks_per_cta) return;
   a.stash = carver.take<std::uint32_t>(static_cast<std::size_t>(a.split.total()) *
-                                       static_cast<std::size_t>(a.group * device::kStashRow));
+                                       static_cast<std::size_t>(device::stash_words(a.group)));
 }
 
 }  // namespace kvsim

@@ -20,12 +20,13 @@ inline constexpr int kWarp = 32;
 /// exclusive or.
 inline constexpr int kSharedAlignment = 1024;
 
-/// Sum of `count` over earlier lanes.
+/// Sum of `count` over earlier lanes; lanes from `among` on count for nothing.
 template <typename Count>
-__device__ inline Count lanes_before(Count count, int lane) {
+__device__ inline Count lanes_before(Count count, int lane, int among = kWarp) {
   Count through = count;
 #pragma unroll
   for (int distance = 1; distance < kWarp; distance *= 2) {
+    if (distance >= among) break;
     const Count other = __shfl_up_sync(0xffffffffu, through, distance);
     if (lane >= distance) through += other;
   }

@@ -12,7 +12,7 @@ namespace kvsim::device {
 
 /// A tile of this CTA under one head: where its mass begins in the head's distribution, and which
 /// samples it draws.
-struct TileDraw {
+struct alignas(16) TileDraw {
   std::uint64_t start;
   std::uint64_t mass;
   TileScale scale;
@@ -31,15 +31,25 @@ struct HeadTotal {
   std::uint32_t count;  // samples that may be of this CTA's tiles
 };
 
+/// Where the samples of a head's own tiles begin, for several comparisons at once: the tiles'
+/// `before`, then numbers larger than any sample's.
+inline constexpr int kTilesLinedUp = 8;
+inline constexpr std::uint32_t kPastLine = 1u << 30;
+KVSIM_HD constexpr int line_of(int tiles) {
+  return (tiles + kTilesLinedUp - 1) / kTilesLinedUp * kTilesLinedUp;
+}
+
 /// By one warp per head.
 class TileDraws {
  public:
   __device__ TileDraws(const SantaArguments& arguments, const OwnBlocks& own, HeadTotal* heads,
-                       TileDraw* draws, std::uint64_t* remainders, std::uint32_t launch, int lane)
+                       TileDraw* draws, std::uint32_t* line, std::uint64_t* remainders,
+                       std::uint32_t launch, int lane)
       : a_(arguments),
         own_(own),
         heads_(heads),
         draws_(draws),
+        line_(line),
         remainders_(remainders),
         launch_(launch),
         lane_(lane),
@@ -54,11 +64,9 @@ class TileDraws {
       deal_remainders(head, deal_whole_samples(head, total));
     } else if (a_.rule == SantaRule::kSystematicBudgets) {
       count_samples(head);
-    } else if (a_.rule != SantaRule::kIid) {
-      bound_samples(head);
     }
     __syncwarp();
-    add_up_counts(head);
+    line_up_samples(head);
   }
 
   __device__ std::uint32_t random_of(int head, Purpose purpose, std::uint32_t index) const {
@@ -217,25 +225,6 @@ class TileDraws {
     return own ? (block << per_block_log2) + (tile & ((1 << per_block_log2) - 1)) : -1;
   }
 
-  /// Which samples may lie in each of the CTA's tiles. Threshold m lies m + u strata up, u its
-  /// offset: one for all, or any from 0 to 1. Who looks a sample up tests exactly.
-  __device__ void bound_samples(int head) const {
-    const HeadTotal& total = heads_[head];
-    const bool shared = a_.rule == SantaRule::kSystematic;
-    const float slack = static_cast<float>(a_.samples) * 0x1p-21f;  // of rounding
-    const float least = (shared ? static_cast<float>(total.offset) * 0x1p-24f : 0) - slack;
-    const float most = shared ? least + 2 * slack : 1 + slack;
-#pragma unroll 1
-    for (int own = lane_; own < own_.own_tiles; own += kWarp) {
-      TileDraw& draw = draws_[head * own_.own_tiles + own];
-      if (draw.mass == 0) continue;
-      const float begin = static_cast<float>(draw.start) * total.strata.per_mass;
-      const float end = static_cast<float>(draw.start + draw.mass) * total.strata.per_mass;
-      draw.first = static_cast<std::uint32_t>(max(__float2int_ru(begin - most), 0));
-      draw.end = min(static_cast<std::uint32_t>(__float2int_ru(end - least)), a_.samples);
-    }
-  }
-
   /// Which samples lie in each of the CTA's tiles: those between two masses.
   __device__ void count_samples(int head) const {
 #pragma unroll 1
@@ -252,13 +241,18 @@ class TileDraws {
   __device__ std::uint32_t deal_whole_samples(int head, std::uint64_t total) const {
     std::uint64_t* remainders = remainders_ + head * a_.tiles;
     std::uint32_t dealt = 0;
-#pragma unroll 4
-    for (int tile = lane_; tile < own_.tiles; tile += kWarp) {
-      const Share share = budget_share(remainders[tile], a_.samples, total);
-      remainders[tile] = share.remainder;
-      dealt += share.whole;
-      const int own = own_tile(tile);
-      if (own >= 0) draws_[head * own_.own_tiles + own].end = share.whole;
+#pragma unroll 1
+    for (int base = lane_; base < own_.tiles; base += kTilesAtOnce) {
+#pragma unroll
+      for (int i = 0; i < kTilesPerLane; ++i) {  // these do not wait for each other
+        const int tile = base + i * kWarp;
+        if (tile >= own_.tiles) break;
+        const Share share = budget_share(remainders[tile], a_.samples, total);
+        remainders[tile] = share.remainder;
+        dealt += share.whole;
+        const int own = own_tile(tile);
+        if (own >= 0) draws_[head * own_.own_tiles + own].end = share.whole;
+      }
     }
     __syncwarp();
     return a_.samples - __reduce_add_sync(0xffffffffu, dealt);
@@ -280,7 +274,9 @@ class TileDraws {
 #pragma unroll 4
       for (int other = first; other < own_.tiles; other += kWarp >> width_log2) {
         const std::uint64_t theirs = remainders[other];
-        ahead += theirs > mine || (theirs == mine && other < tile) ? 1u : 0u;
+        // theirs > mine, or equal and other < tile, without predicates.
+        const std::int64_t lead = static_cast<std::int64_t>(mine - theirs) + ((other - tile) >> 31);
+        ahead += static_cast<std::uint32_t>(static_cast<std::uint64_t>(lead) >> 63);
       }
 #pragma unroll 1
       for (int distance = kWarp / 2; distance >> width_log2 != 0; distance /= 2) {
@@ -291,25 +287,57 @@ class TileDraws {
     }
   }
 
-  /// Exclusive sums of the counts. Independent samples are in no order: all may be in own tiles.
-  __device__ void add_up_counts(int head) const {
-    std::uint32_t total = 0;
+  struct Samples {
+    std::uint32_t first;
+    std::uint32_t end;
+  };
+
+  /// Which samples may lie in a tile. Threshold m lies m + u strata up, u its offset: one for all,
+  /// or any from 0 to 1. Who looks a sample up tests exactly.
+  __device__ Samples bound_samples(const HeadTotal& head, const TileDraw& draw) const {
+    if (draw.mass == 0) return {0, 0};
+    const bool one_offset = a_.rule == SantaRule::kSystematic;
+    const float slack = static_cast<float>(a_.samples) * 0x1p-20f;  // of rounding
+    const float least = one_offset ? static_cast<float>(head.offset) * 0x1p-24f : 0;
+    const float most = one_offset ? least : 1;
+    const float begin = static_cast<float>(draw.start) * head.strata.per_mass - most - slack;
+    const float end =
+        static_cast<float>(draw.start + draw.mass) * head.strata.per_mass - least + slack;
+    return {static_cast<std::uint32_t>(max(__float2int_ru(begin), 0)),
+            min(static_cast<std::uint32_t>(max(__float2int_ru(end), 0)), a_.samples)};
+  }
+
+  /// The samples of own tiles in a row. Independent samples are in no order: all may be in own
+  /// tiles.
+  __device__ void line_up_samples(int head) const {
+    const bool bounded = a_.rule == SantaRule::kSystematic || a_.rule == SantaRule::kStratified;
+    std::uint32_t total = a_.rule == SantaRule::kIid ? a_.samples : 0;
 #pragma unroll 1
     for (int base = 0; base < own_.own_tiles; base += kWarp) {
-      const bool valid = base + lane_ < own_.own_tiles;
-      TileDraw& draw = draws_[head * own_.own_tiles + base + lane_];
-      const std::uint32_t count = valid ? draw.end - draw.first : 0;
-      const std::uint32_t earlier = lanes_before(count, lane_);
-      if (valid) draw.before = total + earlier;
-      total += __shfl_sync(0xffffffffu, earlier + count, kWarp - 1);
+      const int lanes = min(own_.own_tiles - base, kWarp);
+      TileDraw& draw = draws_[head * own_.own_tiles + base + min(lane_, lanes - 1)];
+      Samples samples = {draw.first, draw.end};
+      if (bounded) samples = bound_samples(heads_[head], draw);
+      const std::uint32_t count = samples.end - samples.first;
+      const std::uint32_t before = total + lanes_before(count, lane_, lanes);
+      if (lane_ < lanes) {
+        draw.first = samples.first;
+        draw.end = samples.end;
+        draw.before = before;
+      }
+      if (base + lane_ < line_of(own_.own_tiles)) {
+        line_[head * line_of(own_.own_tiles) + base + lane_] = lane_ < lanes ? before : kPastLine;
+      }
+      total = __shfl_sync(0xffffffffu, before + count, lanes - 1);
     }
-    if (lane_ == 0) heads_[head].count = a_.rule == SantaRule::kIid ? a_.samples : total;
+    if (lane_ == 0) heads_[head].count = total;
   }
 
   const SantaArguments& a_;
   const OwnBlocks& own_;
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
+  std::uint32_t* line_;        // [group, line_of(own tiles)]
   std::uint64_t* remainders_;  // [group, tiles]
   std::uint32_t launch_;
   int lane_;

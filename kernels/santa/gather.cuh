@@ -19,6 +19,7 @@ struct GatherLayout {
   int queues;
   int heads;
   int draws;
+  int lines;
   int sums;
   int remainders;
   int bytes;
@@ -29,8 +30,9 @@ struct GatherLayout {
     layout.sum = 0;
     layout.queues = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
     layout.heads = layout.queues + warps * kWarp * static_cast<int>(sizeof(DrawnRow));
-    layout.draws = layout.heads + group * static_cast<int>(sizeof(HeadTotal));
-    layout.sums = (layout.draws + pairs * static_cast<int>(sizeof(TileDraw)) + 15) / 16 * 16;
+    layout.draws = layout.heads + (group * static_cast<int>(sizeof(HeadTotal)) + 15) / 16 * 16;
+    layout.lines = layout.draws + pairs * static_cast<int>(sizeof(TileDraw));
+    layout.sums = layout.lines + group * line_of(pairs / group) * 4;
     layout.remainders = layout.sums + items * row * 4;
     layout.bytes = layout.remainders + remainder_count * 8;
     return layout;
@@ -54,6 +56,7 @@ class SantaGather {
     queue_ = reinterpret_cast<DrawnRow*>(shared + layout.queues) + warp_ * kWarp;
     heads_ = reinterpret_cast<HeadTotal*>(shared + layout.heads);
     draws_ = reinterpret_cast<TileDraw*>(shared + layout.draws);
+    line_ = reinterpret_cast<std::uint32_t*>(shared + layout.lines);
     sums_ = reinterpret_cast<float*>(shared + layout.sums);
     remainders_ = reinterpret_cast<std::uint64_t*>(shared + layout.remainders);
   }
@@ -87,7 +90,7 @@ class SantaGather {
   static constexpr int kBatch = kSampledRowsAtOnce;
 
   __device__ void gather_team(const Sharing& sharing) {
-    const TileDraws draws(a_, own_, heads_, draws_, remainders_, launch_, lane_);
+    const TileDraws draws(a_, own_, heads_, draws_, line_, remainders_, launch_, lane_);
     sync_workers<Shape::kWorkers>();  // the ring, or what the team before left there, is in use
 #pragma unroll 1
     for (int head = warp_; head < a_.group; head += Shape::kWarps) draws.run(head);
@@ -122,15 +125,12 @@ class SantaGather {
 
   /// The last own tile whose samples begin at or before e.
   __device__ int tile_with_sample(int head, std::uint32_t e) const {
-    constexpr int kAtOnce = 8;
-    const TileDraw* tiles = draws_ + head * own_.own_tiles;
+    static_assert(kTilesLinedUp == 8);
+    const auto* line = reinterpret_cast<const uint4*>(line_ + head * line_of(own_.own_tiles));
     int begun = 0;
 #pragma unroll 1
-    for (int base = 0; base < own_.own_tiles; base += kAtOnce) {
-#pragma unroll
-      for (int i = base; i < base + kAtOnce; ++i) {
-        begun += i < own_.own_tiles && tiles[i].before <= e ? 1 : 0;
-      }
+    for (int base = 0; base < own_.own_tiles; base += kTilesLinedUp, line += 2) {
+      begun += count_below(line[0], e + 1) + count_below(line[1], e + 1);
     }
     return begun - 1;
   }
@@ -171,48 +171,56 @@ class SantaGather {
   /// loads take less time than 8 that depend on each other.
   __device__ int rows_below(const std::uint32_t* prefix, std::uint32_t units) const {
     constexpr int kAtOnce = kPrefixesAtOnce;
+    const int stretches = (1 << a_.tile_log2) / kAtOnce;
+    const std::uint32_t* last = prefix + kAtOnce - 1;  // of a stretch
     int before = 0;
+    if (stretches == kAtOnce) {
 #pragma unroll
-    for (int i = 0; i < kAtOnce - 1; ++i) {
-      const int last = kAtOnce * i + kAtOnce - 1;
-      if (last >> a_.tile_log2 != 0) break;
-      before += prefix[last] < units ? kAtOnce : 0;
+      for (int i = 0; i < kAtOnce - 1; ++i) before += count_below(last[i * kAtOnce], units);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < stretches - 1; ++i) before += count_below(last[i * kAtOnce], units);
     }
-    const auto* words = reinterpret_cast<const uint4*>(prefix + before);
-    int rows = before;
+    const auto* words = reinterpret_cast<const uint4*>(prefix + before * kAtOnce);
+    int rows = before * kAtOnce;
 #pragma unroll
-    for (int i = 0; i < kAtOnce / 4; ++i) {
-      const uint4 word = words[i];
-      rows += word.x < units ? 1 : 0;
-      rows += word.y < units ? 1 : 0;
-      rows += word.z < units ? 1 : 0;
-      rows += word.w < units ? 1 : 0;
-    }
+    for (int i = 0; i < kAtOnce / 4; ++i) rows += count_below(words[i], units);
     return min(rows, (1 << a_.tile_log2) - 1);  // scores that are not numbers
   }
 
-  /// Chunks of a head's samples that go to sums of their own.
-  __device__ int chunks_of(int head) const {
-    const std::uint32_t chunks = (heads_[head].count + (1u << chunk_log2_) - 1) >> chunk_log2_;
+  /// 1 if a < b, for differences of 31 bits. Without predicates sums of many are not one chain.
+  __device__ static int count_below(std::uint32_t a, std::uint32_t b) {
+    return static_cast<int>((a - b) >> 31);
+  }
+  __device__ static int count_below(uint4 a, std::uint32_t b) {
+    return (count_below(a.x, b) + count_below(a.y, b)) +
+           (count_below(a.z, b) + count_below(a.w, b));
+  }
+
+  /// Chunks of `count` samples that go to sums of their own.
+  __device__ int chunks_of(std::uint32_t count) const {
+    const std::uint32_t chunks = (count + (1u << chunk_log2_) - 1) >> chunk_log2_;
     return min(static_cast<int>(chunks), 1 << a_.slots_log2);
   }
 
   /// Sums of drawn V rows. All heads' chunks are dealt out over the warps in turn.
   __device__ void gather_rows(const TileDraws& draws) {
     // Half a warp's samples at once if that keeps more warps busy, not one warp for longer.
+    const std::uint32_t count = lane_ < a_.group ? heads_[lane_].count : 0;  // of this lane's head
     chunk_log2_ = 4;
-    int chunks = lane_ < a_.group ? chunks_of(lane_) : 0;  // of this lane's head
+    int chunks = chunks_of(count);
     if (__reduce_add_sync(0xffffffffu, chunks) > Shape::kWarps) {
       chunk_log2_ = 5;
-      chunks = lane_ < a_.group ? chunks_of(lane_) : 0;
+      chunks = chunks_of(count);
     }
-    const int first = lanes_before(chunks, lane_);
-    const int all = __shfl_sync(0xffffffffu, first + chunks, kWarp - 1);
+    const int first = lanes_before(chunks, lane_, a_.group);
 #pragma unroll 1
-    for (int item = warp_; item < all; item += Shape::kWarps) {
+    for (int item = warp_;; item += Shape::kWarps) {
       const std::uint32_t begun = __ballot_sync(0xffffffffu, chunks > 0 && first <= item);
       const int head = kWarp - 1 - __clz(static_cast<int>(begun));
-      gather_chunk(draws, head, item - __shfl_sync(0xffffffffu, first, head));
+      const int slot = item - __shfl_sync(0xffffffffu, first, head);
+      if (slot >= __shfl_sync(0xffffffffu, chunks, head)) break;
+      gather_chunk(draws, head, slot);
     }
   }
 
@@ -292,9 +300,10 @@ class SantaGather {
     for (int i = static_cast<int>(threadIdx.x); i < group * D / 2; i += Shape::kWorkers) {
       const int head = 2 * i / D;
       const int column = 2 * i % D;
+      const int chunks = chunks_of(heads_[head].count);
       float2 sum = {0, 0};
 #pragma unroll 1
-      for (int slot = 0; slot < chunks_of(head); ++slot) {
+      for (int slot = 0; slot < chunks; ++slot) {
         const auto part =
             *reinterpret_cast<const float2*>(sums_ + ((head << a_.slots_log2) + slot) * D + column);
         sum.x += part.x;
@@ -334,6 +343,7 @@ class SantaGather {
   DrawnRow* queue_;            // [32], of this warp
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
+  std::uint32_t* line_;        // [group, line_of(own tiles)]
   float* sums_;                // [group, slots, D]
   std::uint64_t* remainders_;  // [group, tiles]
   OwnBlocks own_;

@@ -43,10 +43,26 @@ KVSIM_HD inline std::uint64_t head_mass(std::uint32_t units, TileScale scale) {
   return scale.shift < 64 ? (std::uint64_t{units} * scale.mantissa) >> scale.shift : 0;
 }
 
+/// 1 / x for estimates: within 2^-22.
+KVSIM_HD inline float estimated_inverse(float x) {
+#ifdef __CUDA_ARCH__
+  return __fdividef(1.0f, x);
+#else
+  return 1.0f / x;
+#endif
+}
+
+/// (a * b) >> shift where that fits 64 bits, for shifts of 1 to 63.
+KVSIM_HD inline std::uint64_t shifted_product(std::uint64_t a, std::uint64_t b, int shift) {
+  const Uint128 product = Uint128{a} * b;
+  return static_cast<std::uint64_t>(product >> 64) << (64 - shift) |
+         static_cast<std::uint64_t>(product) >> shift;
+}
+
 /// value / divisor, exact, by estimates that cost less than a division of 64 bits; for values below
 /// 2^56, divisors below 2^24 and quotients below 2^31.
 KVSIM_HD inline std::uint32_t short_quotient(std::uint64_t value, std::uint32_t divisor) {
-  const float inverse = 1.0f / static_cast<float>(divisor);
+  const float inverse = estimated_inverse(static_cast<float>(divisor));
   auto quotient = static_cast<std::uint32_t>(static_cast<float>(value) * inverse);  // within 2^10
   auto rest = static_cast<std::int64_t>(value - std::uint64_t{quotient} * divisor);
   const auto more = static_cast<std::int32_t>(std::floor(static_cast<float>(rest) * inverse));
@@ -86,7 +102,7 @@ struct Strata {
     Strata strata;
     strata.total = total;
     strata.samples = samples;
-    strata.per_mass = static_cast<float>(samples) / static_cast<float>(total);
+    strata.per_mass = static_cast<float>(samples) * estimated_inverse(static_cast<float>(total));
     // A power of two below 2^24 is exact as a float: its exponent is the shift.
     const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(samples));
     strata.shift = (samples & (samples - 1)) == 0 ? static_cast<int>(bits >> 23) - 127 : 64;
@@ -98,7 +114,7 @@ struct Strata {
   /// that nothing of 128 bits is divided.
   KVSIM_HD std::uint64_t threshold(std::uint32_t index, std::uint32_t random24) const {
     const std::uint64_t position = (std::uint64_t{index} << 24) + random24;
-    if (shift < 64) return static_cast<std::uint64_t>((Uint128{position} * total) >> (24 + shift));
+    if (shift < 64) return shifted_product(position, total, 24 + shift);
     const Uint128 product = Uint128{position} * quotient + position * remainder / samples;
     return static_cast<std::uint64_t>(product >> 24);
   }
