@@ -31,6 +31,11 @@ struct HeadTotal {
   std::uint32_t count;  // samples that may be of this CTA's tiles
 };
 
+/// Remainders of a head's tiles, up to a lane's last.
+KVSIM_HD constexpr int remainder_row(int tiles) {
+  return (tiles + kTilesPerLane - 1) / kTilesPerLane * kTilesPerLane;
+}
+
 /// Where the samples of a head's own tiles begin, for several comparisons at once: the tiles'
 /// `before`, then numbers larger than any sample's.
 inline constexpr int kTilesLinedUp = 8;
@@ -61,7 +66,7 @@ class TileDraws {
     const std::uint64_t total = read_head(head);
     __syncwarp();
     if (a_.rule == SantaRule::kLargestRemainder) {
-      deal_remainders(head, deal_whole_samples(head, total));
+      deal_remainders(head, total, deal_whole_samples(head, total));
     } else if (a_.rule == SantaRule::kSystematicBudgets) {
       count_samples(head);
     }
@@ -162,7 +167,7 @@ class TileDraws {
     if (lane_ == 0) {
       const bool whole = a_.rule == SantaRule::kIid;
       heads_[head].strata = Strata::of(total, whole ? 1 : a_.samples);
-      heads_[head].scale = share_of_rows(head, highest, total) / static_cast<float>(a_.samples);
+      heads_[head].scale = share_of_rows(head, highest, total) * a_.per_sample;
     }
     return total;
   }
@@ -196,10 +201,13 @@ class TileDraws {
         draws_[head * own_.own_tiles + own.index[i]] = {before, mass[i], scale[i], tiles.units[i],
                                                         0,      0,       0,        first + i};
       }
-      if (a_.rule == SantaRule::kLargestRemainder && first + i < own_.tiles) {
-        remainders_[head * a_.tiles + first + i] = mass[i];
-      }
       before += mass[i];
+    }
+    if (a_.rule == SantaRule::kLargestRemainder && first < own_.tiles) {
+      auto* pairs =
+          reinterpret_cast<ulonglong2*>(remainders_ + head * remainder_row(a_.tiles) + first);
+      pairs[0] = {mass[0], mass[1]};  // of tiles past the end: 0
+      pairs[1] = {mass[2], mass[3]};
     }
     return start + __shfl_sync(0xffffffffu, earlier + sum, kWarp - 1);
   }
@@ -236,22 +244,22 @@ class TileDraws {
     }
   }
 
-  /// Largest remainder: every tile's whole samples; remainders take the place of masses. Returns
-  /// how many samples are left for remainders.
+  /// Largest remainder: remainders take the place of masses. Returns how many samples are left for
+  /// them when every tile has its whole samples.
   __device__ std::uint32_t deal_whole_samples(int head, std::uint64_t total) const {
-    std::uint64_t* remainders = remainders_ + head * a_.tiles;
+    static_assert(kTilesPerLane == 4);
+    std::uint64_t* remainders = remainders_ + head * remainder_row(a_.tiles);
     std::uint32_t dealt = 0;
 #pragma unroll 1
-    for (int base = lane_; base < own_.tiles; base += kTilesAtOnce) {
+    for (int first = lane_ * kTilesPerLane; first < own_.tiles; first += kTilesAtOnce) {
+      auto* pairs = reinterpret_cast<ulonglong2*>(remainders + first);
+      const ulonglong2 masses[] = {pairs[0], pairs[1]};
 #pragma unroll
-      for (int i = 0; i < kTilesPerLane; ++i) {  // these do not wait for each other
-        const int tile = base + i * kWarp;
-        if (tile >= own_.tiles) break;
-        const Share share = budget_share(remainders[tile], a_.samples, total);
-        remainders[tile] = share.remainder;
-        dealt += share.whole;
-        const int own = own_tile(tile);
-        if (own >= 0) draws_[head * own_.own_tiles + own].end = share.whole;
+      for (int i = 0; i < 2; ++i) {
+        const Share a = budget_share(masses[i].x, a_.samples, total);
+        const Share b = budget_share(masses[i].y, a_.samples, total);
+        dealt += a.whole + b.whole;
+        pairs[i] = {a.remainder, b.remainder};
       }
     }
     __syncwarp();
@@ -260,8 +268,8 @@ class TileDraws {
 
   /// Ranks the remainder of each own tile among all of the head; ties go to lower tiles. Lanes that
   /// share an own tile compare it with others of their own.
-  __device__ void deal_remainders(int head, std::uint32_t leftover) const {
-    const std::uint64_t* remainders = remainders_ + head * a_.tiles;
+  __device__ void deal_remainders(int head, std::uint64_t total, std::uint32_t leftover) const {
+    const std::uint64_t* remainders = remainders_ + head * remainder_row(a_.tiles);
     const int width_log2 = min(32 - __clz(own_.own_tiles - 1), 5);
     const int first = lane_ >> width_log2;
 #pragma unroll 1
@@ -269,13 +277,13 @@ class TileDraws {
       const int own = min(base + (lane_ & ((1 << width_log2) - 1)), own_.own_tiles - 1);
       TileDraw& draw = draws_[head * own_.own_tiles + own];
       const int tile = draw.tile;
-      const std::uint64_t mine = remainders[tile];
+      const Share mine = budget_share(draw.mass, a_.samples, total);
       std::uint32_t ahead = 0;
 #pragma unroll 4
       for (int other = first; other < own_.tiles; other += kWarp >> width_log2) {
-        const std::uint64_t theirs = remainders[other];
-        // theirs > mine, or equal and other < tile, without predicates.
-        const std::int64_t lead = static_cast<std::int64_t>(mine - theirs) + ((other - tile) >> 31);
+        // Larger than mine, or equal and other < tile, without predicates.
+        const std::int64_t lead =
+            static_cast<std::int64_t>(mine.remainder - remainders[other]) + ((other - tile) >> 31);
         ahead += static_cast<std::uint32_t>(static_cast<std::uint64_t>(lead) >> 63);
       }
 #pragma unroll 1
@@ -283,7 +291,7 @@ class TileDraws {
         ahead += __shfl_xor_sync(0xffffffffu, ahead, distance);
       }
       const bool mine_alone = first == 0 && base + lane_ < own_.own_tiles;
-      if (mine_alone && ahead < leftover) ++draw.end;
+      if (mine_alone) draw.end = mine.whole + (ahead < leftover ? 1 : 0);
     }
   }
 
@@ -338,7 +346,7 @@ class TileDraws {
   HeadTotal* heads_;           // [group]
   TileDraw* draws_;            // [group, own tiles]
   std::uint32_t* line_;        // [group, line_of(own tiles)]
-  std::uint64_t* remainders_;  // [group, tiles]
+  std::uint64_t* remainders_;  // [group, remainder_row(tiles)]
   std::uint32_t launch_;
   int lane_;
   float inverse_step_;

@@ -50,8 +50,8 @@ class SantaGather {
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
     const bool ranked = a_.rule == SantaRule::kLargestRemainder;
     const int group = a_.group;
-    const GatherLayout layout =
-        GatherLayout::of(group, Shape::kWarps, D, a_.pairs, ranked ? group * a_.tiles : 0);
+    const GatherLayout layout = GatherLayout::of(group, Shape::kWarps, D, a_.pairs,
+                                                 ranked ? group * remainder_row(a_.tiles) : 0);
     sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
     queue_ = reinterpret_cast<DrawnRow*>(shared + layout.queues) + warp_ * kWarp;
     heads_ = reinterpret_cast<HeadTotal*>(shared + layout.heads);
@@ -345,7 +345,7 @@ class SantaGather {
   TileDraw* draws_;            // [group, own tiles]
   std::uint32_t* line_;        // [group, line_of(own tiles)]
   float* sums_;                // [group, slots, D]
-  std::uint64_t* remainders_;  // [group, tiles]
+  std::uint64_t* remainders_;  // [group, remainder_row(tiles)]
   OwnBlocks own_;
   int chunk_log2_ = 0;        // samples that a warp looks up at once
   int own_index_ = 0;         // the first of them among all blocks of the CTA

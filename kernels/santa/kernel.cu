@@ -134,11 +134,12 @@ class SantaKernel : public Kernel {
     a.slots_log2 = gather_slots_log2(a.group, Shape::kWarps);
     a.rule = options_.rule;
     a.samples = options_.samples;
+    a.per_sample = 1.0f / static_cast<float>(a.samples);
     a.offset_per_tile = options_.offset_per_tile;
     const bool ranked = a.rule == SantaRule::kLargestRemainder;
     plan_shared<Shape>(a, limits,
                        GatherLayout::of(a.group, Shape::kWarps, head_class(step.head_dim), a.pairs,
-                                        ranked ? a.group * a.tiles : 0)
+                                        ranked ? a.group * remainder_row(a.tiles) : 0)
                            .bytes);
     if (options_.fallback) a.resident_blocks = has_staging(a, limits) ? 0 : -1;
     return lay_out(a, workspace);

@@ -143,17 +143,17 @@ struct Share {
 };
 
 KVSIM_HD inline Share budget_share(std::uint64_t mass, std::uint32_t samples, std::uint64_t total) {
-  // The quotient is off by one at most; the remainder modulo 2^64 tells, as total < 2^62.
-  auto whole = static_cast<std::uint32_t>(
-      static_cast<float>(mass) * (static_cast<float>(samples) / static_cast<float>(total)));
+  // The quotient is off by one at most; the remainder modulo 2^64 tells, as total < 2^62. No
+  // branches: lanes and shares do not wait for each other.
+  const float per_mass = static_cast<float>(samples) * estimated_inverse(static_cast<float>(total));
+  auto whole = static_cast<std::uint32_t>(static_cast<float>(mass) * per_mass);
   std::uint64_t remainder = mass * samples - whole * total;
-  if (static_cast<std::int64_t>(remainder) < 0) {
-    --whole;
-    remainder += total;
-  } else if (remainder >= total) {
-    ++whole;
-    remainder -= total;
-  }
+  const auto below = static_cast<std::uint64_t>(static_cast<std::int64_t>(remainder) >> 63);
+  remainder += total & below;
+  const auto inside =
+      static_cast<std::uint64_t>(static_cast<std::int64_t>(remainder - total) >> 63);
+  remainder -= total & ~inside;
+  whole += static_cast<std::uint32_t>(below) - static_cast<std::uint32_t>(~inside);
   return {whole, remainder};
 }
 
