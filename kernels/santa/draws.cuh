@@ -278,21 +278,33 @@ class TileDraws {
       TileDraw& draw = draws_[head * own_.own_tiles + own];
       const int tile = draw.tile;
       const Share mine = budget_share(draw.mass, a_.samples, total);
-      std::uint32_t ahead = 0;
-#pragma unroll 4
-      for (int other = first; other < own_.tiles; other += kWarp >> width_log2) {
-        // Larger than mine, or equal and other < tile, without predicates.
-        const std::int64_t lead =
-            static_cast<std::int64_t>(mine.remainder - remainders[other]) + ((other - tile) >> 31);
-        ahead += static_cast<std::uint32_t>(static_cast<std::uint64_t>(lead) >> 63);
+      int ahead = 0;
+#pragma unroll 1
+      for (int other = first * kTilesPerLane; other < own_.tiles;
+           other += kTilesAtOnce >> width_log2) {
+        const auto* pairs = reinterpret_cast<const ulonglong2*>(remainders + other);
+        const ulonglong2 low = pairs[0];
+        const ulonglong2 high = pairs[1];
+        const int further = other - tile;
+        ahead +=
+            (leads(low.x, mine.remainder, further) + leads(low.y, mine.remainder, further + 1)) +
+            (leads(high.x, mine.remainder, further + 2) +
+             leads(high.y, mine.remainder, further + 3));
       }
 #pragma unroll 1
       for (int distance = kWarp / 2; distance >> width_log2 != 0; distance /= 2) {
         ahead += __shfl_xor_sync(0xffffffffu, ahead, distance);
       }
       const bool mine_alone = first == 0 && base + lane_ < own_.own_tiles;
-      if (mine_alone) draw.end = mine.whole + (ahead < leftover ? 1 : 0);
+      if (mine_alone)
+        draw.end = mine.whole + (static_cast<std::uint32_t>(ahead) < leftover ? 1 : 0);
     }
+  }
+  /// 1 if the remainder `theirs` of the tile that is `further` behind goes before `mine`: larger,
+  /// or equal and of a lower tile. Without predicates sums of many are not one chain.
+  __device__ static int leads(std::uint64_t theirs, std::uint64_t mine, int further) {
+    const std::int64_t rest = static_cast<std::int64_t>(mine - theirs) + (further >> 31);
+    return static_cast<int>(static_cast<std::uint64_t>(rest) >> 63);
   }
 
   struct Samples {
