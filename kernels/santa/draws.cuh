@@ -336,8 +336,10 @@ class TileDraws {
     for (int base = 0; base < own_.own_tiles; base += kWarp) {
       const int lanes = min(own_.own_tiles - base, kWarp);
       TileDraw& draw = draws_[head * own_.own_tiles + base + min(lane_, lanes - 1)];
-      Samples samples = {draw.first, draw.end};
-      if (bounded) samples = bound_samples(heads_[head], draw);
+      Samples samples{0, 0};
+      if (lane_ < lanes) {
+        samples = bounded ? bound_samples(heads_[head], draw) : Samples{draw.first, draw.end};
+      }
       const std::uint32_t count = samples.end - samples.first;
       const std::uint32_t before = total + lanes_before(count, lane_, lanes);
       if (lane_ < lanes) {
