@@ -39,10 +39,14 @@ KVSIM_HD constexpr int barrier_bytes(int blocks_per_cta) {
 inline constexpr int kPrefixesAtOnce = 16;
 static_assert(kPrefixesAtOnce * kPrefixesAtOnce == kBlockTokens);
 
-/// Tile records that a warp reads at once, and V rows it has under way.
+/// Tile records that a warp reads at once.
 inline constexpr int kTilesPerLane = 4;
 inline constexpr int kTilesAtOnce = 32 * kTilesPerLane;
-inline constexpr int kSampledRowsAtOnce = 16;
+/// V rows that a warp has under way: as many as registers hold.
+constexpr int sampled_rows_at_once(int dim, int group) {
+  if (group > 8) return 4;
+  return dim <= 128 ? 16 : 8;
+}
 
 /// log2 of the warps that share a head's rows when V is gathered.
 constexpr int gather_parts_log2(int group, int warps) {

@@ -30,6 +30,7 @@ struct StreamArguments {
 
 template <int D, int kHeads8, bool kLarge>
 struct StreamShape {
+  static constexpr int kMostGroup = 8 * kHeads8;
   static constexpr int kWarps = stream_warps(kLarge);      // that stream keys and gather rows
   static constexpr int kScanWarps = kWarps / 2 * kHeads8;  // that make prefix sums of scores
   static constexpr int kWorkers = kWarps * kWarp;

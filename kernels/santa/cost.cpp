@@ -156,7 +156,10 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   gather.boundaries = fallback ? 1 : plan.split.waits;
   // The first trip of the first team is the exchange.
   gather.cache_trips = plan.split.most_teams * trips - (fallback ? 0 : plan.split.waits);
-  gather.load_rounds = plan.load_rounds(shape, s.v_requests, device::kSampledRowsAtOnce);
+  gather.load_rounds =
+      plan.load_rounds(shape, s.v_requests,
+                       device::sampled_rows_at_once(static_cast<int>(shape.v_head_dim),
+                                                    static_cast<int>(shape.group())));
   gather.heads_gather = true;
   const double reads = plan.split.team_units / plan.split.units * (trips > plan.turns ? 2 : 1);
   gather.read(Tensor::kMetadata, kTaggedRecordBytes, records, records * reads);

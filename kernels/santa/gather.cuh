@@ -87,7 +87,7 @@ class SantaGather {
 
  private:
   static constexpr int kColumns = D / kWarp;  // of a V row, per lane
-  static constexpr int kBatch = kSampledRowsAtOnce;
+  static constexpr int kBatch = sampled_rows_at_once(D, Shape::kMostGroup);
 
   __device__ void gather_team(const Sharing& sharing) {
     const TileDraws draws(a_, own_, heads_, draws_, line_, remainders_, launch_, lane_);
