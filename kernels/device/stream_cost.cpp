@@ -16,17 +16,16 @@ double StreamPlan::most_spilled() const {
   return std::max(0.0, std::round(split.most_units()) - resident_blocks);
 }
 
-double StreamPlan::load_rounds(const Shape& shape, double rows, int at_once) const {
+double StreamPlan::rows_of_warp(const Shape& shape, double rows) const {
   const double teams = shape.batch() * shape.kv_heads;
   const double pairs = teams * split.team_units / split.units;  // (team, CTA)
-  const double of_warp = rows / (pairs * shape.group() * parts);
-  return split.most_teams * turns * std::ceil(of_warp / at_once);
+  return rows / (pairs * warps);
 }
 
 StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool fused) {
   const bool large = limits.shared_bytes_per_sm >= kLargeSharedBytes;
-  const int warps = device::stream_warps(large);
   StreamPlan plan;
+  plan.warps = device::stream_warps(large);
   plan.split = plan_splits(shape, limits, kBlockSplitUnit, fused);
   const double most = std::round(plan.split.most_units());
   const std::int64_t resident = resident_blocks(
@@ -34,8 +33,6 @@ StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool
       device::stream_ring_bytes(head_class(shape.head_dim), large), limits.shared_bytes_per_sm);
   plan.resident_blocks = fused ? static_cast<double>(std::max<std::int64_t>(resident, 0)) : 0;
   plan.spilled_blocks = plan.split.units_beyond(plan.resident_blocks);
-  plan.parts = 1 << device::gather_parts_log2(shape.group(), warps);
-  plan.turns = std::ceil(shape.group() * plan.parts / warps);
   return plan;
 }
 

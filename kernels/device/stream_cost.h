@@ -10,15 +10,15 @@ struct StreamPlan {
   SplitPlan split;
   double resident_blocks = 0;  // of a CTA
   double spilled_blocks = 0;   // over all CTAs: what becomes of their scores waits in global memory
-  double parts = 1;            // warps that share a head's rows of a CTA
-  double turns = 1;            // heads that a warp takes one after another
+  int warps = 8;               // of a CTA, that gather rows
 
   /// Spilled blocks of the CTA that has most.
   double most_spilled() const;
-  /// Rounds of loads of a warp that gathers `rows` V rows (over all heads), `at_once` at a time.
-  double load_rounds(const Shape& shape, double rows, int at_once) const;
+  /// How many of `rows`, over all heads, fall to each warp of a CTA in one team.
+  double rows_of_warp(const Shape& shape, double rows) const;
 };
-/// In one launch, or in two with everything spilled between them.
+/// In one launch, or in two with everything spilled between them. Scores have the room that the
+/// ring leaves; a kernel that needs more for gathering leaves them less.
 StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool fused = true);
 
 /// K's stage: scores, and what of them shared memory has no room for.

@@ -114,13 +114,19 @@ void count_gather_adds(Stage& stage, const Shape& shape, const Statistics& s,
               heads * shape.v_head_dim);
 }
 
-/// Trips through the cache that a warp waits for while it reads its heads' tile records, per team:
-/// more tiles than fit its registers are read twice.
+/// Tile records of the longest context's heads.
+double records_of_head(const Shape& shape, int tile) {
+  return tiles_in(*std::max_element(shape.contexts.begin(), shape.contexts.end()), tile);
+}
+/// Times that a CTA reads each record: more than fit a warp's registers are read twice.
+double record_reads(const Shape& shape, int tile) {
+  return records_of_head(shape, tile) > device::kTilesAtOnce ? 2 : 1;
+}
+/// Trips through the cache that a warp waits for while it reads its heads' records, per team.
 double record_trips(const Shape& shape, const StreamPlan& plan, int tile) {
-  const std::int64_t longest = *std::max_element(shape.contexts.begin(), shape.contexts.end());
-  const double reads = std::ceil(tiles_in(longest, tile) / device::kTilesAtOnce);
-  const double heads = std::max(1.0, plan.turns);
-  return heads * (reads > 1 ? 2 * reads : 1);
+  const double heads = std::ceil(static_cast<double>(shape.group()) / plan.warps);
+  return heads * record_reads(shape, tile) *
+         std::ceil(records_of_head(shape, tile) / device::kTilesAtOnce);
 }
 
 /// Rows of draws in spilled tiles: one prefix sum of each stretch, then those of one stretch.
@@ -156,12 +162,12 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   gather.boundaries = fallback ? 1 : plan.split.waits;
   // The first trip of the first team is the exchange.
   gather.cache_trips = plan.split.most_teams * trips - (fallback ? 0 : plan.split.waits);
+  const int at_once = device::sampled_rows_at_once(static_cast<int>(shape.v_head_dim),
+                                                   static_cast<int>(shape.group()));
   gather.load_rounds =
-      plan.load_rounds(shape, s.v_requests,
-                       device::sampled_rows_at_once(static_cast<int>(shape.v_head_dim),
-                                                    static_cast<int>(shape.group())));
+      plan.split.most_teams * std::ceil(plan.rows_of_warp(shape, s.v_requests) / at_once);
   gather.heads_gather = true;
-  const double reads = plan.split.team_units / plan.split.units * (trips > plan.turns ? 2 : 1);
+  const double reads = plan.split.team_units / plan.split.units * record_reads(shape, tile);
   gather.read(Tensor::kMetadata, kTaggedRecordBytes, records, records * reads);
   search_spilled(gather, shape, s, plan, tile);
   gather.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);

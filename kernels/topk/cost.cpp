@@ -44,6 +44,10 @@ class TopKCost : public Implementation {
 /// in their first digits holds up its team. The last digit comes with the gather's boundary.
 Work TopKCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) {
   const StreamPlan plan = plan_stream_cost(shape, limits);
+  const int group = static_cast<int>(shape.group());
+  const int parts = 1 << device::gather_parts_log2(group, plan.warps);  // warps to a head
+  const double turns =
+      std::ceil(static_cast<double>(group) * parts / plan.warps);  // heads to a warp
   Work work;
   Stage& stream = add_stream(work, shape, s, plan);
   count_scores(stream, shape, s.k_requests);
@@ -52,7 +56,7 @@ Work TopKCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits&
   Stage& select = work.add_stage("select", Boundary::kTeamExchange);
   select.boundaries = histograms > 0 ? 2 * kRounds - 1 : plan.split.waits;
   select.launch = plan.split.launch;
-  select.cache_trips = kRounds * plan.turns * std::ceil(plan.most_spilled() / plan.parts);
+  select.cache_trips = kRounds * turns * std::ceil(plan.most_spilled() / parts);
   select.write(Tensor::kPartial, kHistogramBytes, histograms);
   select.read(Tensor::kPartial, kHistogramBytes, histograms, histograms);
   read_spilled(select, shape, plan, kRounds);
@@ -61,9 +65,11 @@ Work TopKCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits&
   Stage& gather = work.add_stage("gather_v", Boundary::kTeamExchange);
   gather.boundaries = plan.split.waits;
   gather.launch = plan.split.launch;
-  gather.cache_trips = plan.turns * plan.most_spilled();
-  gather.load_rounds = plan.load_rounds(shape, s.v_requests, device::kSelectedRowsAtOnce);
-  read_spilled(gather, shape, plan, plan.parts);
+  gather.cache_trips = turns * plan.most_spilled();
+  const double rows_of_head = plan.rows_of_warp(shape, s.v_requests) * plan.warps / (group * parts);
+  gather.load_rounds =
+      plan.split.most_teams * turns * std::ceil(rows_of_head / device::kSelectedRowsAtOnce);
+  read_spilled(gather, shape, plan, parts);
   gather_rows(gather, shape, s);
   finish_output(work, shape, plan.split,
                 {Boundary::kTeamExchange, exchanged_row_bytes(shape, true)});
