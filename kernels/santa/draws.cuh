@@ -65,9 +65,9 @@ class TileDraws {
     draw_offsets(head);
     const std::uint64_t total = read_head(head);
     __syncwarp();
-    if (a_.rule == SantaRule::kLargestRemainder) {
+    if (ranks_remainders(a_.rule)) {
       deal_remainders(head, total, deal_whole_samples(head, total));
-    } else if (a_.rule == SantaRule::kSystematicBudgets) {
+    } else if (is_budgeted(a_.rule)) {
       count_samples(head);
     }
     __syncwarp();
@@ -81,7 +81,7 @@ class TileDraws {
 
   /// The mass at which a head's sample m is drawn.
   __device__ std::uint64_t threshold_of(int head, std::uint32_t m) const {
-    const std::uint32_t stratum = a_.rule == SantaRule::kIid ? 0 : m;
+    const std::uint32_t stratum = is_independent(a_.rule) ? 0 : m;
     return heads_[head].strata.threshold(stratum, offset_of(head, m));
   }
 
@@ -97,13 +97,10 @@ class TileDraws {
     int index[kTilesPerLane];
   };
 
-  /// The offset of a head's sample m, or of its tile budgets.
+  /// The offset of a head's sample m.
   __device__ std::uint32_t offset_of(int head, std::uint32_t m) const {
-    if (a_.rule == SantaRule::kStratified || a_.rule == SantaRule::kIid) {
-      return random_of(head, Purpose::kSampleOffset, m);
-    }
-    const bool budgets = a_.rule == SantaRule::kSystematicBudgets;
-    return budgets ? heads_[head].budget_offset : heads_[head].offset;
+    return has_sample_offsets(a_.rule) ? random_of(head, Purpose::kSampleOffset, m)
+                                       : heads_[head].offset;
   }
 
   /// While the tiles' records are on their way.
@@ -165,8 +162,7 @@ class TileDraws {
       total = place_tiles(head, first, tiles, own, highest, total);
     }
     if (lane_ == 0) {
-      const bool whole = a_.rule == SantaRule::kIid;
-      heads_[head].strata = Strata::of(total, whole ? 1 : a_.samples);
+      heads_[head].strata = Strata::of(total, is_independent(a_.rule) ? 1 : a_.samples);
       heads_[head].scale = share_of_rows(head, highest, total) * a_.per_sample;
     }
     return total;
@@ -203,7 +199,7 @@ class TileDraws {
       }
       before += mass[i];
     }
-    if (a_.rule == SantaRule::kLargestRemainder && first < own_.tiles) {
+    if (ranks_remainders(a_.rule) && first < own_.tiles) {
       auto* pairs =
           reinterpret_cast<ulonglong2*>(remainders_ + head * remainder_row(a_.tiles) + first);
       pairs[0] = {mass[0], mass[1]};  // of tiles past the end: 0
@@ -235,12 +231,13 @@ class TileDraws {
 
   /// Which samples lie in each of the CTA's tiles: those between two masses.
   __device__ void count_samples(int head) const {
+    const std::uint32_t offset = heads_[head].budget_offset;
 #pragma unroll 1
     for (int i = lane_; i < 2 * own_.own_tiles; i += kWarp) {
       TileDraw& draw = draws_[head * own_.own_tiles + i / 2];
       const std::uint64_t mass = draw.start + (i % 2 == 0 ? 0 : draw.mass);
       (i % 2 == 0 ? draw.first : draw.end) =
-          heads_[head].strata.below(mass, [&](std::uint32_t m) { return offset_of(head, m); });
+          heads_[head].strata.below(mass, [&](std::uint32_t) { return offset; });
     }
   }
 
@@ -316,7 +313,7 @@ class TileDraws {
   /// or any from 0 to 1. Who looks a sample up tests exactly.
   __device__ Samples bound_samples(const HeadTotal& head, const TileDraw& draw) const {
     if (draw.mass == 0) return {0, 0};
-    const bool one_offset = a_.rule == SantaRule::kSystematic;
+    const bool one_offset = !has_sample_offsets(a_.rule);
     const float slack = static_cast<float>(a_.samples) * 0x1p-20f;  // of rounding
     const float least = one_offset ? static_cast<float>(head.offset) * 0x1p-24f : 0;
     const float most = one_offset ? least : 1;
@@ -330,15 +327,15 @@ class TileDraws {
   /// The samples of own tiles in a row. Independent samples are in no order: all may be in own
   /// tiles.
   __device__ void line_up_samples(int head) const {
-    const bool bounded = a_.rule == SantaRule::kSystematic || a_.rule == SantaRule::kStratified;
-    std::uint32_t total = a_.rule == SantaRule::kIid ? a_.samples : 0;
+    std::uint32_t total = is_independent(a_.rule) ? a_.samples : 0;
 #pragma unroll 1
     for (int base = 0; base < own_.own_tiles; base += kWarp) {
       const int lanes = min(own_.own_tiles - base, kWarp);
       TileDraw& draw = draws_[head * own_.own_tiles + base + min(lane_, lanes - 1)];
       Samples samples{0, 0};
       if (lane_ < lanes) {
-        samples = bounded ? bound_samples(heads_[head], draw) : Samples{draw.first, draw.end};
+        samples =
+            is_bounded(a_.rule) ? bound_samples(heads_[head], draw) : Samples{draw.first, draw.end};
       }
       const std::uint32_t count = samples.end - samples.first;
       const std::uint32_t before = total + lanes_before(count, lane_, lanes);

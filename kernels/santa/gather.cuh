@@ -48,7 +48,7 @@ class SantaGather {
         shared_(arguments, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
-    const bool ranked = a_.rule == SantaRule::kLargestRemainder;
+    const bool ranked = ranks_remainders(a_.rule);
     const int group = a_.group;
     const GatherLayout layout = GatherLayout::of(group, Shape::kWarps, D, a_.pairs,
                                                  ranked ? group * remainder_row(a_.tiles) : 0);
@@ -106,13 +106,13 @@ class SantaGather {
 
   /// The row of sample e among those that may be this CTA's, or -1 if it is another's.
   __device__ int row_of(const TileDraws& draws, int head, std::uint32_t e) const {
-    const bool independent = a_.rule == SantaRule::kIid;
+    const bool independent = is_independent(a_.rule);
     const std::uint64_t place = independent ? draws.threshold_of(head, e) : 0;
     const int own = independent ? tile_with_mass(head, place) : tile_with_sample(head, e);
     const TileDraw& draw = draws_[head * own_.own_tiles + own];
     if (draw.mass == 0) return -1;  // all of the head's scores are -infinity
     std::uint32_t units = 0;        // the row's prefix sum is the first that is not below
-    if (is_budgeted()) {
+    if (is_budgeted(a_.rule)) {
       units = units_of_sample(draws, head, draw, e - draw.before);
     } else {
       const std::uint64_t threshold =
@@ -141,10 +141,6 @@ class SantaGather {
 #pragma unroll 4
     for (int i = 1; i < own_.own_tiles; ++i) own += tiles[i].start <= place ? 1 : 0;
     return own;
-  }
-
-  __device__ bool is_budgeted() const {
-    return a_.rule == SantaRule::kLargestRemainder || a_.rule == SantaRule::kSystematicBudgets;
   }
 
   /// Prefix sums of an own tile.

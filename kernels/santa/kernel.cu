@@ -136,7 +136,7 @@ class SantaKernel : public Kernel {
     a.samples = options_.samples;
     a.per_sample = 1.0f / static_cast<float>(a.samples);
     a.offset_per_tile = options_.offset_per_tile;
-    const bool ranked = a.rule == SantaRule::kLargestRemainder;
+    const bool ranked = ranks_remainders(a.rule);
     plan_shared<Shape>(a, limits,
                        GatherLayout::of(a.group, Shape::kWarps, head_class(step.head_dim), a.pairs,
                                         ranked ? a.group * remainder_row(a.tiles) : 0)
