@@ -4,6 +4,7 @@
 
 #include "core/exact_math.h"
 #include "kernels/santa/arguments.cuh"
+#include "kernels/santa/sizes.h"
 
 // From the tile records of a team to the samples of each of this CTA's tiles. Every CTA of the team
 // computes the whole head's distribution, in integers, so all agree without another exchange.

@@ -4,6 +4,7 @@
 
 #include "kernels/santa/arguments.cuh"
 #include "kernels/santa/draws.cuh"
+#include "kernels/santa/sizes.h"
 
 namespace kvsim::device {
 

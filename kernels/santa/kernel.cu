@@ -14,6 +14,7 @@
 #include "kernels/device/stream_plan.cuh"
 #include "kernels/santa/gather.cuh"
 #include "kernels/santa/prefix_sums.cuh"
+#include "kernels/santa/sizes.h"
 
 namespace kvsim {
 namespace {
