@@ -38,7 +38,6 @@ struct SantaArguments : StreamArguments {
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
   float per_sample = 0;         // 1 / samples
-  std::int32_t pairs = 0;       // most (head, tile) pairs of a CTA in one team
   std::int32_t slots_log2 = 0;  // warps that may share a head's samples
   bool offset_per_tile = false;
 };

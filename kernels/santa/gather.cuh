@@ -25,16 +25,18 @@ struct GatherLayout {
   int remainders;
   int bytes;
 
-  KVSIM_HD static GatherLayout of(int group, int warps, int row, int pairs, int remainder_count) {
-    const int items = group << gather_slots_log2(group, warps);
+  KVSIM_HD static GatherLayout of(const SantaArguments& a, int warps, int row) {
+    const int own_tiles = a.blocks_per_cta << (kBlockLog2 - a.tile_log2);
+    const int most_tiles = own_tiles < a.tiles ? own_tiles : a.tiles;  // of a CTA in one team
+    const int remainder_count = ranks_remainders(a.rule) ? a.group * remainder_row(a.tiles) : 0;
     GatherLayout layout{};
     layout.sum = 0;
     layout.queues = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
     layout.heads = layout.queues + warps * kWarp * static_cast<int>(sizeof(DrawnRow));
-    layout.draws = layout.heads + (group * static_cast<int>(sizeof(HeadTotal)) + 15) / 16 * 16;
-    layout.lines = layout.draws + pairs * static_cast<int>(sizeof(TileDraw));
-    layout.sums = layout.lines + group * line_of(pairs / group) * 4;
-    layout.remainders = layout.sums + items * row * 4;
+    layout.draws = layout.heads + (a.group * static_cast<int>(sizeof(HeadTotal)) + 15) / 16 * 16;
+    layout.lines = layout.draws + a.group * most_tiles * static_cast<int>(sizeof(TileDraw));
+    layout.sums = layout.lines + a.group * line_of(most_tiles) * 4;
+    layout.remainders = layout.sums + (a.group << a.slots_log2) * row * 4;
     layout.bytes = layout.remainders + remainder_count * 8;
     return layout;
   }
@@ -49,10 +51,7 @@ class SantaGather {
         shared_(arguments, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
-    const bool ranked = ranks_remainders(a_.rule);
-    const int group = a_.group;
-    const GatherLayout layout = GatherLayout::of(group, Shape::kWarps, D, a_.pairs,
-                                                 ranked ? group * remainder_row(a_.tiles) : 0);
+    const GatherLayout layout = GatherLayout::of(a_, Shape::kWarps, D);
     sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
     queue_ = reinterpret_cast<DrawnRow*>(shared + layout.queues) + warp_ * kWarp;
     heads_ = reinterpret_cast<HeadTotal*>(shared + layout.heads);

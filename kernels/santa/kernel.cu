@@ -131,17 +131,13 @@ class SantaKernel : public Kernel {
                                                    const DeviceLimits& limits,
                                                    std::byte* workspace) const {
     SantaArguments a{plan_stream(step, limits, tile_of(step), /*teams=*/!options_.fallback)};
-    a.pairs = std::min(a.blocks_per_cta << (kBlockLog2 - a.tile_log2), a.tiles) * a.group;
     a.slots_log2 = gather_slots_log2(a.group, Shape::kWarps);
     a.rule = options_.rule;
     a.samples = options_.samples;
     a.per_sample = 1.0f / static_cast<float>(a.samples);
     a.offset_per_tile = options_.offset_per_tile;
-    const bool ranked = ranks_remainders(a.rule);
     plan_shared<Shape>(a, limits,
-                       GatherLayout::of(a.group, Shape::kWarps, head_class(step.head_dim), a.pairs,
-                                        ranked ? a.group * remainder_row(a.tiles) : 0)
-                           .bytes);
+                       GatherLayout::of(a, Shape::kWarps, head_class(step.head_dim)).bytes);
     if (options_.fallback) a.resident_blocks = has_staging(a, limits) ? 0 : -1;
     return lay_out(a, workspace);
   }

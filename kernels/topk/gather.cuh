@@ -17,7 +17,7 @@ class TopkGather {
         shared_(arguments, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
-    const TopkLayout layout = TopkLayout::of(a_.group, Shape::kWarps, D, arguments.most_teams);
+    const TopkLayout layout = TopkLayout::of(arguments, Shape::kWarps, D);
     sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
     teams_ = reinterpret_cast<TopkTeam*>(shared + layout.teams);
     heads_ = reinterpret_cast<HeadSelect*>(shared + layout.heads);

@@ -86,28 +86,29 @@ struct TopkLayout {
   int sum;  // bytes before each array
   int teams;
   int heads;
-  int histograms;  // sums, weights and queues take their place
+  int histograms;  // sums, queues and weights take their place
   int sums;
-  int weights;
   int queues;
+  int weights;
   int bytes;
 
   /// Copies of a histogram, for lanes that meet in a bin.
   KVSIM_HD static constexpr int copies(int warps) { return warps / 2; }
 
-  KVSIM_HD static TopkLayout of(int group, int warps, int row, int most_teams) {
-    const int items = group > warps ? group : warps;
+  KVSIM_HD static TopkLayout of(const TopkArguments& a, int warps, int row) {
+    const int items = a.group > warps ? a.group : warps;
     TopkLayout layout{};
     layout.sum = 0;
     layout.teams = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
-    layout.heads = layout.teams + most_teams * static_cast<int>(sizeof(TopkTeam));
+    layout.heads = layout.teams + a.most_teams * static_cast<int>(sizeof(TopkTeam));
     layout.histograms =
-        (layout.heads + most_teams * group * static_cast<int>(sizeof(HeadSelect)) + 15) / 16 * 16;
+        (layout.heads + a.most_teams * a.group * static_cast<int>(sizeof(HeadSelect)) + 15) / 16 *
+        16;
     layout.sums = layout.histograms;
     layout.queues = layout.sums + items * row * 4;
     layout.weights = layout.queues + warps * kQueueRows * 8;
     const int gathered = layout.weights + items * 4;
-    const int counted = layout.histograms + group * copies(warps) * kHistogramRow * 4;
+    const int counted = layout.histograms + a.group * copies(warps) * kHistogramRow * 4;
     layout.bytes = gathered > counted ? gathered : counted;
     return layout;
   }
