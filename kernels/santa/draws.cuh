@@ -17,24 +17,42 @@ struct alignas(16) TileDraw {
   std::uint64_t start;
   std::uint64_t mass;
   TileScale scale;
-  std::uint32_t units;   // of the whole tile
-  std::uint32_t first;   // index in the head of the first sample that may be the tile's
-  std::uint32_t end;     // of the first that is not
+  std::uint32_t units;  // of the whole tile
+  // Indices in the head of the first sample that may be the tile's, and of the first that is not
+  // (largest remainder: 0 and the tile's own count).
+  std::uint32_t first;
+  std::uint32_t end;
   std::uint32_t before;  // sum of end - first over this CTA's earlier tiles
   std::int32_t tile;
 };
 
 struct HeadTotal {
   Strata strata;
-  float scale;           // of the sum of drawn rows
-  std::uint32_t offset;  // 24 random bits for thresholds, and for budgets
-  std::uint32_t budget_offset;
-  std::uint32_t count;  // samples that may be of this CTA's tiles
+  float scale;                  // of the sum of drawn rows
+  std::uint32_t offset;         // 24 random bits, for all samples that have none of their own
+  std::uint32_t budget_offset;  // the same for tile budgets
+  std::uint32_t count;          // samples that may be of this CTA's tiles
 };
 
 /// Remainders of a head's tiles, up to a lane's last.
 KVSIM_HD constexpr int remainder_row(int tiles) {
   return (tiles + kTilesPerLane - 1) / kTilesPerLane * kTilesPerLane;
+}
+
+/// Of a lane's consecutive tiles, in two accesses.
+static_assert(kTilesPerLane == 4);
+__device__ inline void load_remainders(std::uint64_t (&value)[kTilesPerLane],
+                                       const std::uint64_t* source) {
+  const auto* pairs = reinterpret_cast<const ulonglong2*>(source);
+  const ulonglong2 low = pairs[0];
+  const ulonglong2 high = pairs[1];
+  value[0] = low.x, value[1] = low.y, value[2] = high.x, value[3] = high.y;
+}
+__device__ inline void store_remainders(std::uint64_t* target,
+                                        const std::uint64_t (&value)[kTilesPerLane]) {
+  auto* pairs = reinterpret_cast<ulonglong2*>(target);
+  pairs[0] = {value[0], value[1]};
+  pairs[1] = {value[2], value[3]};
 }
 
 /// Where the samples of a head's own tiles begin, for several comparisons at once: the tiles'
@@ -64,7 +82,7 @@ class TileDraws {
   /// Afterwards the head's part of `draws` and `heads` is there.
   __device__ void run(int head) const {
     draw_offsets(head);
-    const std::uint64_t total = read_head(head);
+    const std::uint64_t total = place_head(head);
     __syncwarp();
     if (ranks_remainders(a_.rule)) {
       deal_remainders(head, total, deal_whole_samples(head, total));
@@ -138,7 +156,7 @@ class TileDraws {
   }
 
   /// The mass before each tile of this CTA; returns the head's total.
-  __device__ std::uint64_t read_head(int head) const {
+  __device__ std::uint64_t place_head(int head) const {
     LaneTiles tiles;
     OwnTiles own = own_tiles_from(lane_ * kTilesPerLane);  // before the wait for records
     float highest = -INFINITY;
@@ -201,10 +219,8 @@ class TileDraws {
       before += mass[i];
     }
     if (ranks_remainders(a_.rule) && first < own_.tiles) {
-      auto* pairs =
-          reinterpret_cast<ulonglong2*>(remainders_ + head * remainder_row(a_.tiles) + first);
-      pairs[0] = {mass[0], mass[1]};  // of tiles past the end: 0
-      pairs[1] = {mass[2], mass[3]};
+      // Of tiles past the end: 0.
+      store_remainders(remainders_ + head * remainder_row(a_.tiles) + first, mass);
     }
     return start + __shfl_sync(0xffffffffu, earlier + sum, kWarp - 1);
   }
@@ -245,20 +261,19 @@ class TileDraws {
   /// Largest remainder: remainders take the place of masses. Returns how many samples are left for
   /// them when every tile has its whole samples.
   __device__ std::uint32_t deal_whole_samples(int head, std::uint64_t total) const {
-    static_assert(kTilesPerLane == 4);
     std::uint64_t* remainders = remainders_ + head * remainder_row(a_.tiles);
     std::uint32_t dealt = 0;
 #pragma unroll 1
     for (int first = lane_ * kTilesPerLane; first < own_.tiles; first += kTilesAtOnce) {
-      auto* pairs = reinterpret_cast<ulonglong2*>(remainders + first);
-      const ulonglong2 masses[] = {pairs[0], pairs[1]};
+      std::uint64_t value[kTilesPerLane];  // a mass, then its remainder
+      load_remainders(value, remainders + first);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const Share a = budget_share(masses[i].x, a_.samples, total);
-        const Share b = budget_share(masses[i].y, a_.samples, total);
-        dealt += a.whole + b.whole;
-        pairs[i] = {a.remainder, b.remainder};
+      for (int i = 0; i < kTilesPerLane; ++i) {
+        const Share share = budget_share(value[i], a_.samples, total);
+        dealt += share.whole;
+        value[i] = share.remainder;
       }
+      store_remainders(remainders + first, value);
     }
     __syncwarp();
     return a_.samples - __reduce_add_sync(0xffffffffu, dealt);
@@ -280,24 +295,24 @@ class TileDraws {
 #pragma unroll 1
       for (int other = first * kTilesPerLane; other < own_.tiles;
            other += kTilesAtOnce >> width_log2) {
-        const auto* pairs = reinterpret_cast<const ulonglong2*>(remainders + other);
-        const ulonglong2 low = pairs[0];
-        const ulonglong2 high = pairs[1];
-        const int further = other - tile;
-        ahead +=
-            (leads(low.x, mine.remainder, further) + leads(low.y, mine.remainder, further + 1)) +
-            (leads(high.x, mine.remainder, further + 2) +
-             leads(high.y, mine.remainder, further + 3));
+        std::uint64_t theirs[kTilesPerLane];
+        load_remainders(theirs, remainders + other);
+#pragma unroll
+        for (int i = 0; i < kTilesPerLane; ++i) {
+          ahead += leads(theirs[i], mine.remainder, other + i - tile);
+        }
       }
 #pragma unroll 1
       for (int distance = kWarp / 2; distance >> width_log2 != 0; distance /= 2) {
         ahead += __shfl_xor_sync(0xffffffffu, ahead, distance);
       }
-      const bool mine_alone = first == 0 && base + lane_ < own_.own_tiles;
-      if (mine_alone)
+      const bool writes = first == 0 && base + lane_ < own_.own_tiles;
+      if (writes) {
         draw.end = mine.whole + (static_cast<std::uint32_t>(ahead) < leftover ? 1 : 0);
+      }
     }
   }
+
   /// 1 if the remainder `theirs` of the tile that is `further` behind goes before `mine`: larger,
   /// or equal and of a lower tile. Without predicates sums of many are not one chain.
   __device__ static int leads(std::uint64_t theirs, std::uint64_t mine, int further) {

@@ -110,7 +110,7 @@ class SantaGather {
     const std::uint64_t place = independent ? draws.threshold_of(head, e) : 0;
     const int own = independent ? tile_with_mass(head, place) : tile_with_sample(head, e);
     const TileDraw& draw = draws_[head * own_.own_tiles + own];
-    if (draw.mass == 0) return -1;  // all of the head's scores are -infinity
+    if (draw.mass == 0) return -1;  // too small to count, or all scores are -infinity
     std::uint32_t units = 0;        // the row's prefix sum is the first that is not below
     if (is_budgeted(a_.rule)) {
       units = units_of_sample(draws, head, draw, e - draw.before);
@@ -213,6 +213,7 @@ class SantaGather {
 #pragma unroll 1
     for (int item = warp_;; item += Shape::kWarps) {
       const std::uint32_t begun = __ballot_sync(0xffffffffu, chunks > 0 && first <= item);
+      if (begun == 0) break;
       const int head = kWarp - 1 - __clz(static_cast<int>(begun));
       const int slot = item - __shfl_sync(0xffffffffu, first, head);
       if (slot >= __shfl_sync(0xffffffffu, chunks, head)) break;
@@ -235,7 +236,7 @@ class SantaGather {
     for (int i = 0; i < kColumns; ++i) target[i] = sum[i];
   }
 
-  /// A row of each lane, -1 for none; rows drawn several times in a row are read once.
+  /// A row of each lane, -1 for none; equal rows of neighbouring lanes are read once.
   __device__ void add_rows(float (&sum)[kColumns], int head, int row) {
     const int left = __shfl_up_sync(0xffffffffu, row, 1);
     const std::uint32_t begins = __ballot_sync(0xffffffffu, lane_ == 0 || row != left);
@@ -343,8 +344,8 @@ class SantaGather {
   float* sums_;                // [group, slots, D]
   std::uint64_t* remainders_;  // [group, remainder_row(tiles)]
   OwnBlocks own_;
-  int chunk_log2_ = 0;        // samples that a warp looks up at once
-  int own_index_ = 0;         // the first of them among all blocks of the CTA
+  int own_index_ = 0;         // of own_'s first block among all blocks of the CTA
+  int chunk_log2_ = 0;        // log2 of the samples that a warp looks up at once
   std::uint32_t launch_ = 0;  // this launch's number
 };
 

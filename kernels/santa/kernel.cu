@@ -1,7 +1,7 @@
-// SANTA samplers in one cooperative launch. The CTAs of a team stream all keys; scores stay on chip
-// as integer prefix sums (rule.h); one exchange of tile records tells every CTA the whole head's
-// distribution; then each draws the samples that fall into its own tiles, gathers their V rows, and
-// adds up a slice of the team's sums.
+// SANTA samplers in one cooperative launch (or two: implementation=fallback). The CTAs of a team
+// stream all keys; scores stay on chip as integer prefix sums (rule.h); one exchange of tile
+// records tells every CTA the whole head's distribution; then each draws the samples that fall into
+// its own tiles, gathers their V rows, and adds up a slice of the team's sums.
 
 #include <fmt/format.h>
 

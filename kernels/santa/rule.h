@@ -144,7 +144,8 @@ struct Share {
 
 KVSIM_HD inline Share budget_share(std::uint64_t mass, std::uint32_t samples, std::uint64_t total) {
   // The quotient is off by one at most; the remainder modulo 2^64 tells, as total < 2^62. No
-  // branches: lanes and shares do not wait for each other.
+  // branches: lanes and shares do not wait for each other. `below` and `inside` are masks, all ones
+  // or none.
   const float per_mass = static_cast<float>(samples) * estimated_inverse(static_cast<float>(total));
   auto whole = static_cast<std::uint32_t>(static_cast<float>(mass) * per_mass);
   std::uint64_t remainder = mass * samples - whole * total;

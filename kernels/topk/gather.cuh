@@ -34,8 +34,7 @@ class TopkGather {
     TopkSelect<Shape::kWarps>(a_, shared_, teams_, count_, heads_, histograms_, launch_).run();
 #pragma unroll 1
     for (int n = 0; n < count_; ++n) {
-      sync_workers<Shape::kWorkers>();  // what the team before left in shared memory may still be
-                                        // read
+      sync_workers<Shape::kWorkers>();  // the team before may still read
 #pragma unroll 1
       for (int item = warp_; item < a_.group << a_.parts_log2; item += Shape::kWarps) {
         gather_item(n, item);

@@ -21,7 +21,7 @@ struct TopkArguments : StreamArguments {
   TaggedPair* results = nullptr;     // [kRounds, teams, group]: key and taken of HeadSelect
   std::uint32_t keys = 128;
   std::int32_t most_teams = 1;  // of a CTA
-  std::int32_t parts_log2 = 0;  // warps that share a head's rows
+  std::int32_t parts_log2 = 0;  // log2 of the warps that share a head's rows
 };
 
 /// Scores as integers of the same order; both zeros are one key.
