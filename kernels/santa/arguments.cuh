@@ -38,7 +38,7 @@ struct SantaArguments : StreamArguments {
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
   float per_sample = 0;         // 1 / samples
-  std::int32_t slots_log2 = 0;  // log2 of the warps that may share a head's samples
+  std::int32_t slots_log2 = 0;  // log2 of the most partial sums of a head
   bool offset_per_tile = false;
 };
 

@@ -39,8 +39,8 @@ KVSIM_HD constexpr int remainder_row(int tiles) {
   return (tiles + kTilesPerLane - 1) / kTilesPerLane * kTilesPerLane;
 }
 
-/// Of a lane's consecutive tiles, in two accesses.
 static_assert(kTilesPerLane == 4);
+/// Of a lane's consecutive tiles, in two accesses; so store_remainders.
 __device__ inline void load_remainders(std::uint64_t (&value)[kTilesPerLane],
                                        const std::uint64_t* source) {
   const auto* pairs = reinterpret_cast<const ulonglong2*>(source);

@@ -95,7 +95,7 @@ class SantaGather {
 #pragma unroll 1
     for (int head = warp_; head < a_.group; head += Shape::kWarps) draws.run(head);
     if (own_index_ == 0) {
-      join_threads<Shape::kThreads>();  // with the scanning warps: prefix sums are there
+      join_threads<Shape::kThreads>();  // with the finishing warps: prefix sums are there
     } else {
       sync_workers<Shape::kWorkers>();
     }
@@ -148,8 +148,8 @@ class SantaGather {
     const int per_block_log2 = kBlockLog2 - a_.tile_log2;
     const int block = own >> per_block_log2;
     const int inside = own & ((1 << per_block_log2) - 1);
-    return prefix_of(a_, shared_, own_index_ + block,
-                     own_.team.begin + own_.first + block * own_.step) +
+    return finished_of(a_, shared_, own_index_ + block,
+                       own_.team.begin + own_.first + block * own_.step) +
            head * kStashRow + (inside << a_.tile_log2);
   }
 

@@ -21,9 +21,10 @@ namespace {
 
 using namespace device;
 
-/// True for scanning warps, which have nothing to gather; the others join them there.
+/// True for finishing warps, which have nothing to gather: the caller returns. Workers wait for
+/// them before they read what was finished.
 template <typename Shape>
-__device__ bool join_scanner() {
+__device__ bool leave_to_workers() {
   if (threadIdx.x < static_cast<unsigned>(Shape::kWorkers)) return false;
   join_threads<Shape::kThreads>();
   return true;
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.partials.launches.read();
   KeyStream<T, D, kHeads8, kLarge, kTeams, PrefixSums>(arguments, shared).run(launches);
-  if (join_scanner<StreamShape<D, kHeads8, kLarge>>()) return;
+  if (leave_to_workers<StreamShape<D, kHeads8, kLarge>>()) return;
   SantaGather<T, D, StreamShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
 }
 
@@ -51,7 +52,7 @@ template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  if (join_scanner<StreamShape<D, kHeads8, kLarge>>()) return;
+  if (leave_to_workers<StreamShape<D, kHeads8, kLarge>>()) return;
   SantaGather<T, D, StreamShape<D, kHeads8, kLarge>, false>(arguments, shared)
       .run(arguments.partials.launches.read());
 }

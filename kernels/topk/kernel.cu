@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
   const unsigned long long launches = arguments.partials.launches.read();
   KeyStream<T, D, kHeads8, kLarge, kTeams, ScoreKeys>(arguments, shared).run(launches);
   __syncthreads();
-  if (threadIdx.x >= StreamShape<D, kHeads8, kLarge>::kWorkers) return;  // scanning warps
+  if (threadIdx.x >= StreamShape<D, kHeads8, kLarge>::kWorkers) return;  // finishing warps
   TopkGather<T, D, StreamShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
 }
 

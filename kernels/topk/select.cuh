@@ -152,7 +152,7 @@ class TopkSelect {
                                                  const StreamShared& shared, const TopkTeam& team,
                                                  int b, int head) {
     const int block = team.own.team.begin + team.own.first + b * team.own.step;
-    return prefix_of(a, shared, team.index + b, block) + head * kStashRow;
+    return finished_of(a, shared, team.index + b, block) + head * kStashRow;
   }
 
  private:
