@@ -14,6 +14,7 @@
 #include "kernels/device/stream_plan.cuh"
 #include "kernels/santa/gather.cuh"
 #include "kernels/santa/prefix_sums.cuh"
+#include "kernels/santa/rule.h"
 #include "kernels/santa/sizes.h"
 
 namespace kvsim {
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
 struct SantaOptions {
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
-  int tile = 256;  // 0: by the prompt's length
+  int tile = kMassTile;  // 0: by the prompt's length
   bool offset_per_tile = false;
   bool released = false;
   bool fallback = false;  // two launches, prefix sums in memory between them
@@ -164,7 +165,7 @@ class SantaKernel : public Kernel {
 
 SantaOptions drawn_options(const Parameters& parameters, SantaRule rule) {
   return {.rule = rule,
-          .samples = static_cast<std::uint32_t>(parameters.integer("samples", 1, 1 << 20)),
+          .samples = static_cast<std::uint32_t>(parameters.integer("samples", 1, kMaxSamples)),
           .released = parameters.choice("implementation") == "published",
           .fallback = parameters.choice("implementation") == "fallback"};
 }

@@ -16,6 +16,9 @@ namespace kvsim {
 // selected row, does not depend on how tiles were split over threads, CTAs or vector lanes; prefix
 // sums are monotone; and the last prefix equals the total, so counts always sum to S.
 
+inline constexpr std::int64_t kMaxSamples = 1 << 20;
+inline constexpr int kMassTile = 256;  // tokens whose masses share one scale; not a budget tile
+
 __extension__ using Uint128 = unsigned __int128;
 
 /// Weight in [0, 1] to units of 2^-23, nearest: adding 2^23 leaves it in the mantissa's low bits.
@@ -89,7 +92,8 @@ KVSIM_HD inline std::uint32_t tile_threshold(std::uint32_t units, std::uint32_t 
 
 /// S thresholds in a mass of `total`: threshold m is floor((m + random24 * 2^-24) / S * total),
 /// always below `total`. A row is drawn when it is the first whose cumulative mass exceeds a
-/// threshold (SANTA §2.1, F(j) > (m + u) / S). S is at most 2^20.
+/// threshold (SANTA §2.1, F(j) > (m + u) / S). S is at most
+/// kMaxSamples.
 struct Strata {
   std::uint64_t total = 0;
   std::uint64_t quotient = 0;  // total = quotient * samples + remainder
