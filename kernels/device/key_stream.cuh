@@ -109,7 +109,7 @@ class KeyStream {
 
   /// Scores this warp's units of a block into the stash.
   __device__ void score_block(const Blocks& blocks, int index) {
-    // A staging slot is free when the block before it there there is finished.
+    // A staging slot is free when the block before it there is finished.
     if (is_spilled(a_, index - kStagingBlocks)) wait_for(shared_.finished + index - kStagingBlocks);
     std::uint32_t* stash = scores_of(a_, shared_, index);
     int tokens = tokens_from(blocks) - warp_ * kUnitTokens;

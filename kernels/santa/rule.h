@@ -92,8 +92,7 @@ KVSIM_HD inline std::uint32_t tile_threshold(std::uint32_t units, std::uint32_t 
 
 /// S thresholds in a mass of `total`: threshold m is floor((m + random24 * 2^-24) / S * total),
 /// always below `total`. A row is drawn when it is the first whose cumulative mass exceeds a
-/// threshold (SANTA §2.1, F(j) > (m + u) / S). S is at most
-/// kMaxSamples.
+/// threshold (SANTA §2.1, F(j) > (m + u) / S). S is at most kMaxSamples.
 struct Strata {
   std::uint64_t total = 0;
   std::uint64_t quotient = 0;  // total = quotient * samples + remainder
