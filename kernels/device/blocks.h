@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "core/host_device.h"
@@ -12,9 +11,9 @@
 namespace kvsim {
 namespace device {
 
-inline constexpr int kBlockTokens = 256;  // what a CTA takes at once: one or more tiles
 inline constexpr int kBlockLog2 = 8;
-inline constexpr int kStashRow = kBlockTokens + 4;  // words, padded against bank conflicts
+inline constexpr int kBlockTokens = 1 << kBlockLog2;  // what a CTA takes at once: one or more tiles
+inline constexpr int kStashRow = kBlockTokens + 4;    // words, padded against bank conflicts
 
 /// Words of a block, [group, kStashRow] and padding: lanes that look into rows of different blocks
 /// meet different banks.
@@ -35,32 +34,11 @@ constexpr int stream_ring_bytes(int dim, bool large) {
 KVSIM_HD constexpr int barrier_bytes(int blocks_per_cta) {
   return (2 * 8 * blocks_per_cta + 127) / 128 * 128;
 }
-/// Prefix sums that a search compares at once, twice: as many as there are between two of them.
-inline constexpr int kPrefixesAtOnce = 16;
-static_assert(kPrefixesAtOnce * kPrefixesAtOnce == kBlockTokens);
-
-/// Tile records that a warp reads at once.
-inline constexpr int kTilesPerLane = 4;
-inline constexpr int kTilesAtOnce = 32 * kTilesPerLane;
-/// V rows that a warp has under way: as many as registers hold.
-constexpr int sampled_rows_at_once(int dim, int group) {
-  if (group > 8) return 4;
-  return dim <= 128 ? 16 : 8;
-}
 
 /// log2 of the warps that share a head's rows when V is gathered.
 constexpr int gather_parts_log2(int group, int warps) {
   int log2 = 0;
   while (group << (log2 + 1) <= warps) ++log2;
-  return log2;
-}
-
-/// log2 of the sums that a head's chunks of 32 samples are added to, each by a warp of its own. All
-/// heads' chunks are dealt out over the warps in turn, so that a head with many finds many.
-constexpr int gather_slots_log2(int group, int warps) {
-  constexpr int kMostSums = 32;
-  int log2 = 0;
-  while (2 << log2 <= warps && group << (log2 + 1) <= kMostSums) ++log2;
   return log2;
 }
 

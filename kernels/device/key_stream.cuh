@@ -7,6 +7,9 @@
 namespace kvsim::device {
 
 /// The CTA's share of the keys: scores on chip, then what `Finish` makes of them in their place.
+/// `Finish::finish(arguments, scores, target, blocks, head, lane, launch)`, by one whole warp:
+/// turns a block's scores of one head into as many words at `target`, which may be `scores`, and
+/// publishes what other CTAs need.
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams, typename Finish>
 class KeyStream {
  public:
@@ -24,7 +27,7 @@ class KeyStream {
         keys_(a_.step.k, a_.step.head_dim, lane_, evict_first_policy()) {}
 
   /// By all threads of the CTA. Afterwards the streaming warps have scored the CTA's blocks; the
-  /// others have turned them into prefix sums. `launches`: as read from the counter.
+  /// others have finished them. `launches`: as read from the counter.
   __device__ void run(unsigned long long launches) {
     Blocks blocks = ahead_;
     if (warp_ < Shape::kWarps) {
@@ -36,9 +39,9 @@ class KeyStream {
       }
     } else {
       const int thread = static_cast<int>(threadIdx.x) - Shape::kWorkers;
-      for (int i = thread; i < a_.blocks_per_cta; i += Shape::kScanWarps * kWarp) {
+      for (int i = thread; i < a_.blocks_per_cta; i += Shape::kFinishWarps * kWarp) {
         init_barrier(shared_.scored + i, Shape::kWorkers);
-        init_barrier(shared_.finished + i, Shape::kScanWarps * kWarp);
+        init_barrier(shared_.finished + i, Shape::kFinishWarps * kWarp);
       }
     }
     __syncthreads();
@@ -106,7 +109,7 @@ class KeyStream {
 
   /// Scores this warp's units of a block into the stash.
   __device__ void score_block(const Blocks& blocks, int index) {
-    // A staging slot is free when the block before it there has become prefix sums.
+    // A staging slot is free when the block before it there is finished.
     if (is_spilled(a_, index - kStagingBlocks)) wait_for(shared_.finished + index - kStagingBlocks);
     std::uint32_t* stash = scores_of(a_, shared_, index);
     int tokens = tokens_from(blocks) - warp_ * kUnitTokens;
@@ -177,15 +180,15 @@ class KeyStream {
     }
   }
 
-  /// The heads of a block are dealt out over the scanning warps.
+  /// The heads of a block are dealt out over the finishing warps.
   __device__ void finish_block(const Blocks& blocks, int index, std::uint32_t launch) {
     wait_for(shared_.scored + index);
     const std::uint32_t* scores = scores_of(a_, shared_, index);
-    std::uint32_t* prefix = prefix_of(a_, shared_, index, blocks.position);
+    std::uint32_t* finished = finished_of(a_, shared_, index, blocks.position);
 #pragma unroll 1
-    for (int head = warp_ - Shape::kWarps; head < a_.group; head += Shape::kScanWarps) {
-      Finish::finish(a_, scores + head * kStashRow, prefix + head * kStashRow, blocks, head, lane_,
-                     launch);
+    for (int head = warp_ - Shape::kWarps; head < a_.group; head += Shape::kFinishWarps) {
+      Finish::finish(a_, scores + head * kStashRow, finished + head * kStashRow, blocks, head,
+                     lane_, launch);
     }
     if (is_spilled(a_, index)) arrive(shared_.finished + index);
   }

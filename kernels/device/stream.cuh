@@ -31,10 +31,10 @@ struct StreamArguments {
 template <int D, int kHeads8, bool kLarge>
 struct StreamShape {
   static constexpr int kMostGroup = 8 * kHeads8;
-  static constexpr int kWarps = stream_warps(kLarge);      // that stream keys and gather rows
-  static constexpr int kScanWarps = kWarps / 2 * kHeads8;  // that make prefix sums of scores
+  static constexpr int kWarps = stream_warps(kLarge);        // that stream keys and gather rows
+  static constexpr int kFinishWarps = kWarps / 2 * kHeads8;  // that finish scores
   static constexpr int kWorkers = kWarps * kWarp;
-  static constexpr int kThreads = kWorkers + kScanWarps * kWarp;
+  static constexpr int kThreads = kWorkers + kFinishWarps * kWarp;
   static constexpr int kStages = stream_stages(D);
   static constexpr int kRingBytes = stream_ring_bytes(D, kLarge);
   static_assert(kRingBytes == kWarps * kStages * UnitTile<D>::kBytes);
@@ -44,7 +44,7 @@ struct StreamShape {
 /// Shared memory after the ring. Gathering reuses the ring, which is empty by then.
 struct StreamShared {
   std::uint64_t* scored;    // [blocks_per_cta] barriers: a block's scores are there
-  std::uint64_t* finished;  // [blocks_per_cta] barriers: a block's prefix sums are there
+  std::uint64_t* finished;  // [blocks_per_cta] barriers: what Finish made of it is there
   std::uint32_t* stash;     // of resident and staging blocks
 
   __device__ StreamShared(const StreamArguments& a, char* shared)
@@ -66,9 +66,9 @@ __device__ inline std::uint32_t* scores_of(const StreamArguments& a, const Strea
   return shared.stash + slot * stash_words(a.group);
 }
 
-/// Where it has its prefix sums; `block` is its flat position.
-__device__ inline std::uint32_t* prefix_of(const StreamArguments& a, const StreamShared& shared,
-                                           int index, int block) {
+/// Where it has what Finish (KeyStream) made of it; `block` is its flat position.
+__device__ inline std::uint32_t* finished_of(const StreamArguments& a, const StreamShared& shared,
+                                             int index, int block) {
   const int words = stash_words(a.group);
   return is_spilled(a, index) ? a.stash + std::int64_t{block} * words
                               : shared.stash + index * words;

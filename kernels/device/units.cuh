@@ -20,7 +20,7 @@ inline constexpr int kWarp = 32;
 /// exclusive or.
 inline constexpr int kSharedAlignment = 1024;
 
-/// Sum of `count` over earlier lanes; lanes from `among` on count for nothing.
+/// Sum of `count` over earlier lanes. Only the first `among` lanes get it.
 template <typename Count>
 __device__ inline Count lanes_before(Count count, int lane, int among = kWarp) {
   Count through = count;

@@ -98,6 +98,7 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
   times.statistics = bounds.high;
   times.statistics_measured = bounds.low == bounds.high;
   const auto rows = std::accumulate(contexts.begin(), contexts.end(), std::int64_t{0});
+  // Top-k of one head a group reads a known number of rows, but not known rows.
   const bool selects = bounds.low.v_requests < static_cast<double>(rows * shape.q_heads);
   DeviceStep dumped = step;
   dumped.dump_stride = shape.max_context();

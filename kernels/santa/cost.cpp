@@ -7,6 +7,7 @@
 #include "kernels/device/blocks.h"
 #include "kernels/device/stream_cost.h"
 #include "kernels/santa/rule.h"
+#include "kernels/santa/sizes.h"
 
 namespace kvsim {
 namespace {

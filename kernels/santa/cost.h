@@ -10,7 +10,8 @@ namespace kvsim {
 /// What a sampler spends besides scores and values; the launches are the same for all.
 struct SantaCostModel {
   enum class Budgets { kNone, kLargestRemainder, kSystematic };
-  /// One launch; two, with all scores in global memory between them; the released kernels' five.
+  /// One launch; two, with all prefix sums in global memory between them; the released kernels'
+  /// five.
   enum class Launches { kOurs, kFallback, kPublished };
 
   std::uint32_t samples = 128;

@@ -1,13 +1,12 @@
 // santa-iid, santa-strat, santa-sys: rows drawn from the head's whole distribution (SANTA §2,
 // §2.1).
 
+#include "kernels/santa/rule.h"
 #include "kernels/santa/samplers.h"
 #include "kernels/santa/santa.h"
 
 namespace kvsim {
 namespace {
-
-constexpr int kMassTile = 256;  // tokens whose masses share one scale; not a budget tile
 
 using Thresholds = std::vector<std::uint64_t> (*)(const HeadDistribution&, std::uint32_t,
                                                   const RandomStream&);

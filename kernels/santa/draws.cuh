@@ -4,6 +4,7 @@
 
 #include "core/exact_math.h"
 #include "kernels/santa/arguments.cuh"
+#include "kernels/santa/sizes.h"
 
 // From the tile records of a team to the samples of each of this CTA's tiles. Every CTA of the team
 // computes the whole head's distribution, in integers, so all agree without another exchange.
@@ -16,24 +17,42 @@ struct alignas(16) TileDraw {
   std::uint64_t start;
   std::uint64_t mass;
   TileScale scale;
-  std::uint32_t units;   // of the whole tile
-  std::uint32_t first;   // index in the head of the first sample that may be the tile's
-  std::uint32_t end;     // of the first that is not
+  std::uint32_t units;  // of the whole tile
+  // Indices in the head of the first sample that may be the tile's, and of the first that is not
+  // (largest remainder: 0 and the tile's own count).
+  std::uint32_t first;
+  std::uint32_t end;
   std::uint32_t before;  // sum of end - first over this CTA's earlier tiles
   std::int32_t tile;
 };
 
 struct HeadTotal {
   Strata strata;
-  float scale;           // of the sum of drawn rows
-  std::uint32_t offset;  // 24 random bits for thresholds, and for budgets
-  std::uint32_t budget_offset;
-  std::uint32_t count;  // samples that may be of this CTA's tiles
+  float scale;                  // of the sum of drawn rows
+  std::uint32_t offset;         // 24 random bits, for all samples that have none of their own
+  std::uint32_t budget_offset;  // the same for tile budgets
+  std::uint32_t count;          // samples that may be of this CTA's tiles
 };
 
 /// Remainders of a head's tiles, up to a lane's last.
 KVSIM_HD constexpr int remainder_row(int tiles) {
   return (tiles + kTilesPerLane - 1) / kTilesPerLane * kTilesPerLane;
+}
+
+static_assert(kTilesPerLane == 4);
+/// Of a lane's consecutive tiles, in two accesses; so store_remainders.
+__device__ inline void load_remainders(std::uint64_t (&value)[kTilesPerLane],
+                                       const std::uint64_t* source) {
+  const auto* pairs = reinterpret_cast<const ulonglong2*>(source);
+  const ulonglong2 low = pairs[0];
+  const ulonglong2 high = pairs[1];
+  value[0] = low.x, value[1] = low.y, value[2] = high.x, value[3] = high.y;
+}
+__device__ inline void store_remainders(std::uint64_t* target,
+                                        const std::uint64_t (&value)[kTilesPerLane]) {
+  auto* pairs = reinterpret_cast<ulonglong2*>(target);
+  pairs[0] = {value[0], value[1]};
+  pairs[1] = {value[2], value[3]};
 }
 
 /// Where the samples of a head's own tiles begin, for several comparisons at once: the tiles'
@@ -63,11 +82,11 @@ class TileDraws {
   /// Afterwards the head's part of `draws` and `heads` is there.
   __device__ void run(int head) const {
     draw_offsets(head);
-    const std::uint64_t total = read_head(head);
+    const std::uint64_t total = place_head(head);
     __syncwarp();
-    if (a_.rule == SantaRule::kLargestRemainder) {
+    if (ranks_remainders(a_.rule)) {
       deal_remainders(head, total, deal_whole_samples(head, total));
-    } else if (a_.rule == SantaRule::kSystematicBudgets) {
+    } else if (is_budgeted(a_.rule)) {
       count_samples(head);
     }
     __syncwarp();
@@ -81,7 +100,7 @@ class TileDraws {
 
   /// The mass at which a head's sample m is drawn.
   __device__ std::uint64_t threshold_of(int head, std::uint32_t m) const {
-    const std::uint32_t stratum = a_.rule == SantaRule::kIid ? 0 : m;
+    const std::uint32_t stratum = is_independent(a_.rule) ? 0 : m;
     return heads_[head].strata.threshold(stratum, offset_of(head, m));
   }
 
@@ -97,13 +116,10 @@ class TileDraws {
     int index[kTilesPerLane];
   };
 
-  /// The offset of a head's sample m, or of its tile budgets.
+  /// The offset of a head's sample m.
   __device__ std::uint32_t offset_of(int head, std::uint32_t m) const {
-    if (a_.rule == SantaRule::kStratified || a_.rule == SantaRule::kIid) {
-      return random_of(head, Purpose::kSampleOffset, m);
-    }
-    const bool budgets = a_.rule == SantaRule::kSystematicBudgets;
-    return budgets ? heads_[head].budget_offset : heads_[head].offset;
+    return has_sample_offsets(a_.rule) ? random_of(head, Purpose::kSampleOffset, m)
+                                       : heads_[head].offset;
   }
 
   /// While the tiles' records are on their way.
@@ -140,7 +156,7 @@ class TileDraws {
   }
 
   /// The mass before each tile of this CTA; returns the head's total.
-  __device__ std::uint64_t read_head(int head) const {
+  __device__ std::uint64_t place_head(int head) const {
     LaneTiles tiles;
     OwnTiles own = own_tiles_from(lane_ * kTilesPerLane);  // before the wait for records
     float highest = -INFINITY;
@@ -165,8 +181,7 @@ class TileDraws {
       total = place_tiles(head, first, tiles, own, highest, total);
     }
     if (lane_ == 0) {
-      const bool whole = a_.rule == SantaRule::kIid;
-      heads_[head].strata = Strata::of(total, whole ? 1 : a_.samples);
+      heads_[head].strata = Strata::of(total, is_independent(a_.rule) ? 1 : a_.samples);
       heads_[head].scale = share_of_rows(head, highest, total) * a_.per_sample;
     }
     return total;
@@ -203,11 +218,9 @@ class TileDraws {
       }
       before += mass[i];
     }
-    if (a_.rule == SantaRule::kLargestRemainder && first < own_.tiles) {
-      auto* pairs =
-          reinterpret_cast<ulonglong2*>(remainders_ + head * remainder_row(a_.tiles) + first);
-      pairs[0] = {mass[0], mass[1]};  // of tiles past the end: 0
-      pairs[1] = {mass[2], mass[3]};
+    if (ranks_remainders(a_.rule) && first < own_.tiles) {
+      // Of tiles past the end: 0.
+      store_remainders(remainders_ + head * remainder_row(a_.tiles) + first, mass);
     }
     return start + __shfl_sync(0xffffffffu, earlier + sum, kWarp - 1);
   }
@@ -235,32 +248,32 @@ class TileDraws {
 
   /// Which samples lie in each of the CTA's tiles: those between two masses.
   __device__ void count_samples(int head) const {
+    const std::uint32_t offset = heads_[head].budget_offset;
 #pragma unroll 1
     for (int i = lane_; i < 2 * own_.own_tiles; i += kWarp) {
       TileDraw& draw = draws_[head * own_.own_tiles + i / 2];
       const std::uint64_t mass = draw.start + (i % 2 == 0 ? 0 : draw.mass);
       (i % 2 == 0 ? draw.first : draw.end) =
-          heads_[head].strata.below(mass, [&](std::uint32_t m) { return offset_of(head, m); });
+          heads_[head].strata.below(mass, [&](std::uint32_t) { return offset; });
     }
   }
 
   /// Largest remainder: remainders take the place of masses. Returns how many samples are left for
   /// them when every tile has its whole samples.
   __device__ std::uint32_t deal_whole_samples(int head, std::uint64_t total) const {
-    static_assert(kTilesPerLane == 4);
     std::uint64_t* remainders = remainders_ + head * remainder_row(a_.tiles);
     std::uint32_t dealt = 0;
 #pragma unroll 1
     for (int first = lane_ * kTilesPerLane; first < own_.tiles; first += kTilesAtOnce) {
-      auto* pairs = reinterpret_cast<ulonglong2*>(remainders + first);
-      const ulonglong2 masses[] = {pairs[0], pairs[1]};
+      std::uint64_t value[kTilesPerLane];  // a mass, then its remainder
+      load_remainders(value, remainders + first);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const Share a = budget_share(masses[i].x, a_.samples, total);
-        const Share b = budget_share(masses[i].y, a_.samples, total);
-        dealt += a.whole + b.whole;
-        pairs[i] = {a.remainder, b.remainder};
+      for (int i = 0; i < kTilesPerLane; ++i) {
+        const Share share = budget_share(value[i], a_.samples, total);
+        dealt += share.whole;
+        value[i] = share.remainder;
       }
+      store_remainders(remainders + first, value);
     }
     __syncwarp();
     return a_.samples - __reduce_add_sync(0xffffffffu, dealt);
@@ -282,24 +295,24 @@ class TileDraws {
 #pragma unroll 1
       for (int other = first * kTilesPerLane; other < own_.tiles;
            other += kTilesAtOnce >> width_log2) {
-        const auto* pairs = reinterpret_cast<const ulonglong2*>(remainders + other);
-        const ulonglong2 low = pairs[0];
-        const ulonglong2 high = pairs[1];
-        const int further = other - tile;
-        ahead +=
-            (leads(low.x, mine.remainder, further) + leads(low.y, mine.remainder, further + 1)) +
-            (leads(high.x, mine.remainder, further + 2) +
-             leads(high.y, mine.remainder, further + 3));
+        std::uint64_t theirs[kTilesPerLane];
+        load_remainders(theirs, remainders + other);
+#pragma unroll
+        for (int i = 0; i < kTilesPerLane; ++i) {
+          ahead += leads(theirs[i], mine.remainder, other + i - tile);
+        }
       }
 #pragma unroll 1
       for (int distance = kWarp / 2; distance >> width_log2 != 0; distance /= 2) {
         ahead += __shfl_xor_sync(0xffffffffu, ahead, distance);
       }
-      const bool mine_alone = first == 0 && base + lane_ < own_.own_tiles;
-      if (mine_alone)
+      const bool writes = first == 0 && base + lane_ < own_.own_tiles;
+      if (writes) {
         draw.end = mine.whole + (static_cast<std::uint32_t>(ahead) < leftover ? 1 : 0);
+      }
     }
   }
+
   /// 1 if the remainder `theirs` of the tile that is `further` behind goes before `mine`: larger,
   /// or equal and of a lower tile. Without predicates sums of many are not one chain.
   __device__ static int leads(std::uint64_t theirs, std::uint64_t mine, int further) {
@@ -316,7 +329,7 @@ class TileDraws {
   /// or any from 0 to 1. Who looks a sample up tests exactly.
   __device__ Samples bound_samples(const HeadTotal& head, const TileDraw& draw) const {
     if (draw.mass == 0) return {0, 0};
-    const bool one_offset = a_.rule == SantaRule::kSystematic;
+    const bool one_offset = !has_sample_offsets(a_.rule);
     const float slack = static_cast<float>(a_.samples) * 0x1p-20f;  // of rounding
     const float least = one_offset ? static_cast<float>(head.offset) * 0x1p-24f : 0;
     const float most = one_offset ? least : 1;
@@ -330,15 +343,15 @@ class TileDraws {
   /// The samples of own tiles in a row. Independent samples are in no order: all may be in own
   /// tiles.
   __device__ void line_up_samples(int head) const {
-    const bool bounded = a_.rule == SantaRule::kSystematic || a_.rule == SantaRule::kStratified;
-    std::uint32_t total = a_.rule == SantaRule::kIid ? a_.samples : 0;
+    std::uint32_t total = is_independent(a_.rule) ? a_.samples : 0;
 #pragma unroll 1
     for (int base = 0; base < own_.own_tiles; base += kWarp) {
       const int lanes = min(own_.own_tiles - base, kWarp);
       TileDraw& draw = draws_[head * own_.own_tiles + base + min(lane_, lanes - 1)];
       Samples samples{0, 0};
       if (lane_ < lanes) {
-        samples = bounded ? bound_samples(heads_[head], draw) : Samples{draw.first, draw.end};
+        samples =
+            is_bounded(a_.rule) ? bound_samples(heads_[head], draw) : Samples{draw.first, draw.end};
       }
       const std::uint32_t count = samples.end - samples.first;
       const std::uint32_t before = total + lanes_before(count, lane_, lanes);

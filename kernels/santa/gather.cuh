@@ -4,6 +4,7 @@
 
 #include "kernels/santa/arguments.cuh"
 #include "kernels/santa/draws.cuh"
+#include "kernels/santa/sizes.h"
 
 namespace kvsim::device {
 
@@ -24,16 +25,18 @@ struct GatherLayout {
   int remainders;
   int bytes;
 
-  KVSIM_HD static GatherLayout of(int group, int warps, int row, int pairs, int remainder_count) {
-    const int items = group << gather_slots_log2(group, warps);
+  KVSIM_HD static GatherLayout of(const SantaArguments& a, int warps, int row) {
+    const int own_tiles = a.blocks_per_cta << (kBlockLog2 - a.tile_log2);
+    const int most_tiles = own_tiles < a.tiles ? own_tiles : a.tiles;  // of a CTA in one team
+    const int remainder_count = ranks_remainders(a.rule) ? a.group * remainder_row(a.tiles) : 0;
     GatherLayout layout{};
     layout.sum = 0;
     layout.queues = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
     layout.heads = layout.queues + warps * kWarp * static_cast<int>(sizeof(DrawnRow));
-    layout.draws = layout.heads + (group * static_cast<int>(sizeof(HeadTotal)) + 15) / 16 * 16;
-    layout.lines = layout.draws + pairs * static_cast<int>(sizeof(TileDraw));
-    layout.sums = layout.lines + group * line_of(pairs / group) * 4;
-    layout.remainders = layout.sums + items * row * 4;
+    layout.draws = layout.heads + (a.group * static_cast<int>(sizeof(HeadTotal)) + 15) / 16 * 16;
+    layout.lines = layout.draws + a.group * most_tiles * static_cast<int>(sizeof(TileDraw));
+    layout.sums = layout.lines + a.group * line_of(most_tiles) * 4;
+    layout.remainders = layout.sums + (a.group << a.slots_log2) * row * 4;
     layout.bytes = layout.remainders + remainder_count * 8;
     return layout;
   }
@@ -48,10 +51,7 @@ class SantaGather {
         shared_(arguments, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
-    const bool ranked = a_.rule == SantaRule::kLargestRemainder;
-    const int group = a_.group;
-    const GatherLayout layout = GatherLayout::of(group, Shape::kWarps, D, a_.pairs,
-                                                 ranked ? group * remainder_row(a_.tiles) : 0);
+    const GatherLayout layout = GatherLayout::of(a_, Shape::kWarps, D);
     sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
     queue_ = reinterpret_cast<DrawnRow*>(shared + layout.queues) + warp_ * kWarp;
     heads_ = reinterpret_cast<HeadTotal*>(shared + layout.heads);
@@ -95,7 +95,7 @@ class SantaGather {
 #pragma unroll 1
     for (int head = warp_; head < a_.group; head += Shape::kWarps) draws.run(head);
     if (own_index_ == 0) {
-      join_threads<Shape::kThreads>();  // with the scanning warps: prefix sums are there
+      join_threads<Shape::kThreads>();  // with the finishing warps: prefix sums are there
     } else {
       sync_workers<Shape::kWorkers>();
     }
@@ -106,13 +106,13 @@ class SantaGather {
 
   /// The row of sample e among those that may be this CTA's, or -1 if it is another's.
   __device__ int row_of(const TileDraws& draws, int head, std::uint32_t e) const {
-    const bool independent = a_.rule == SantaRule::kIid;
+    const bool independent = is_independent(a_.rule);
     const std::uint64_t place = independent ? draws.threshold_of(head, e) : 0;
     const int own = independent ? tile_with_mass(head, place) : tile_with_sample(head, e);
     const TileDraw& draw = draws_[head * own_.own_tiles + own];
-    if (draw.mass == 0) return -1;  // all of the head's scores are -infinity
+    if (draw.mass == 0) return -1;  // too small to count, or all scores are -infinity
     std::uint32_t units = 0;        // the row's prefix sum is the first that is not below
-    if (is_budgeted()) {
+    if (is_budgeted(a_.rule)) {
       units = units_of_sample(draws, head, draw, e - draw.before);
     } else {
       const std::uint64_t threshold =
@@ -143,17 +143,13 @@ class SantaGather {
     return own;
   }
 
-  __device__ bool is_budgeted() const {
-    return a_.rule == SantaRule::kLargestRemainder || a_.rule == SantaRule::kSystematicBudgets;
-  }
-
   /// Prefix sums of an own tile.
   __device__ const std::uint32_t* prefix_of_tile(int head, int own) const {
     const int per_block_log2 = kBlockLog2 - a_.tile_log2;
     const int block = own >> per_block_log2;
     const int inside = own & ((1 << per_block_log2) - 1);
-    return prefix_of(a_, shared_, own_index_ + block,
-                     own_.team.begin + own_.first + block * own_.step) +
+    return finished_of(a_, shared_, own_index_ + block,
+                       own_.team.begin + own_.first + block * own_.step) +
            head * kStashRow + (inside << a_.tile_log2);
   }
 
@@ -217,6 +213,7 @@ class SantaGather {
 #pragma unroll 1
     for (int item = warp_;; item += Shape::kWarps) {
       const std::uint32_t begun = __ballot_sync(0xffffffffu, chunks > 0 && first <= item);
+      if (begun == 0) break;
       const int head = kWarp - 1 - __clz(static_cast<int>(begun));
       const int slot = item - __shfl_sync(0xffffffffu, first, head);
       if (slot >= __shfl_sync(0xffffffffu, chunks, head)) break;
@@ -239,7 +236,7 @@ class SantaGather {
     for (int i = 0; i < kColumns; ++i) target[i] = sum[i];
   }
 
-  /// A row of each lane, -1 for none; rows drawn several times in a row are read once.
+  /// A row of each lane, -1 for none; equal rows of neighbouring lanes are read once.
   __device__ void add_rows(float (&sum)[kColumns], int head, int row) {
     const int left = __shfl_up_sync(0xffffffffu, row, 1);
     const std::uint32_t begins = __ballot_sync(0xffffffffu, lane_ == 0 || row != left);
@@ -347,8 +344,8 @@ class SantaGather {
   float* sums_;                // [group, slots, D]
   std::uint64_t* remainders_;  // [group, remainder_row(tiles)]
   OwnBlocks own_;
-  int chunk_log2_ = 0;        // samples that a warp looks up at once
-  int own_index_ = 0;         // the first of them among all blocks of the CTA
+  int own_index_ = 0;         // of own_'s first block among all blocks of the CTA
+  int chunk_log2_ = 0;        // log2 of the samples that a warp looks up at once
   std::uint32_t launch_ = 0;  // this launch's number
 };
 

@@ -1,7 +1,7 @@
-// SANTA samplers in one cooperative launch. The CTAs of a team stream all keys; scores stay on chip
-// as integer prefix sums (rule.h); one exchange of tile records tells every CTA the whole head's
-// distribution; then each draws the samples that fall into its own tiles, gathers their V rows, and
-// adds up a slice of the team's sums.
+// SANTA samplers in one cooperative launch (or two: implementation=fallback). The CTAs of a team
+// stream all keys; scores stay on chip as integer prefix sums (rule.h); one exchange of tile
+// records tells every CTA the whole head's distribution; then each draws the samples that fall into
+// its own tiles, gathers their V rows, and adds up a slice of the team's sums.
 
 #include <fmt/format.h>
 
@@ -14,15 +14,18 @@
 #include "kernels/device/stream_plan.cuh"
 #include "kernels/santa/gather.cuh"
 #include "kernels/santa/prefix_sums.cuh"
+#include "kernels/santa/rule.h"
+#include "kernels/santa/sizes.h"
 
 namespace kvsim {
 namespace {
 
 using namespace device;
 
-/// True for scanning warps, which have nothing to gather; the others join them there.
+/// True for finishing warps, which have nothing to gather: the caller returns. Workers wait for
+/// them before they read what was finished.
 template <typename Shape>
-__device__ bool join_scanner() {
+__device__ bool leave_to_workers() {
   if (threadIdx.x < static_cast<unsigned>(Shape::kWorkers)) return false;
   join_threads<Shape::kThreads>();
   return true;
@@ -34,7 +37,7 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.partials.launches.read();
   KeyStream<T, D, kHeads8, kLarge, kTeams, PrefixSums>(arguments, shared).run(launches);
-  if (join_scanner<StreamShape<D, kHeads8, kLarge>>()) return;
+  if (leave_to_workers<StreamShape<D, kHeads8, kLarge>>()) return;
   SantaGather<T, D, StreamShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
 }
 
@@ -50,7 +53,7 @@ template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  if (join_scanner<StreamShape<D, kHeads8, kLarge>>()) return;
+  if (leave_to_workers<StreamShape<D, kHeads8, kLarge>>()) return;
   SantaGather<T, D, StreamShape<D, kHeads8, kLarge>, false>(arguments, shared)
       .run(arguments.partials.launches.read());
 }
@@ -58,7 +61,7 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
 struct SantaOptions {
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
-  int tile = 256;  // 0: by the prompt's length
+  int tile = kMassTile;  // 0: by the prompt's length
   bool offset_per_tile = false;
   bool released = false;
   bool fallback = false;  // two launches, prefix sums in memory between them
@@ -130,17 +133,13 @@ class SantaKernel : public Kernel {
                                                    const DeviceLimits& limits,
                                                    std::byte* workspace) const {
     SantaArguments a{plan_stream(step, limits, tile_of(step), /*teams=*/!options_.fallback)};
-    a.pairs = std::min(a.blocks_per_cta << (kBlockLog2 - a.tile_log2), a.tiles) * a.group;
     a.slots_log2 = gather_slots_log2(a.group, Shape::kWarps);
     a.rule = options_.rule;
     a.samples = options_.samples;
     a.per_sample = 1.0f / static_cast<float>(a.samples);
     a.offset_per_tile = options_.offset_per_tile;
-    const bool ranked = a.rule == SantaRule::kLargestRemainder;
     plan_shared<Shape>(a, limits,
-                       GatherLayout::of(a.group, Shape::kWarps, head_class(step.head_dim), a.pairs,
-                                        ranked ? a.group * remainder_row(a.tiles) : 0)
-                           .bytes);
+                       GatherLayout::of(a, Shape::kWarps, head_class(step.head_dim)).bytes);
     if (options_.fallback) a.resident_blocks = has_staging(a, limits) ? 0 : -1;
     return lay_out(a, workspace);
   }
@@ -166,7 +165,7 @@ class SantaKernel : public Kernel {
 
 SantaOptions drawn_options(const Parameters& parameters, SantaRule rule) {
   return {.rule = rule,
-          .samples = static_cast<std::uint32_t>(parameters.integer("samples", 1, 1 << 20)),
+          .samples = static_cast<std::uint32_t>(parameters.integer("samples", 1, kMaxSamples)),
           .released = parameters.choice("implementation") == "published",
           .fallback = parameters.choice("implementation") == "fallback"};
 }

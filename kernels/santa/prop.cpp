@@ -5,6 +5,7 @@
 
 #include "kernels/santa/budgets.h"
 #include "kernels/santa/released.h"
+#include "kernels/santa/rule.h"
 #include "kernels/santa/samplers.h"
 #include "kernels/santa/santa.h"
 

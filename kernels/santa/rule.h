@@ -16,6 +16,9 @@ namespace kvsim {
 // selected row, does not depend on how tiles were split over threads, CTAs or vector lanes; prefix
 // sums are monotone; and the last prefix equals the total, so counts always sum to S.
 
+inline constexpr std::int64_t kMaxSamples = 1 << 20;
+inline constexpr int kMassTile = 256;  // tokens whose masses share one scale; not a budget tile
+
 __extension__ using Uint128 = unsigned __int128;
 
 /// Weight in [0, 1] to units of 2^-23, nearest: adding 2^23 leaves it in the mantissa's low bits.
@@ -89,7 +92,7 @@ KVSIM_HD inline std::uint32_t tile_threshold(std::uint32_t units, std::uint32_t 
 
 /// S thresholds in a mass of `total`: threshold m is floor((m + random24 * 2^-24) / S * total),
 /// always below `total`. A row is drawn when it is the first whose cumulative mass exceeds a
-/// threshold (SANTA §2.1, F(j) > (m + u) / S). S is at most 2^20.
+/// threshold (SANTA §2.1, F(j) > (m + u) / S). S is at most kMaxSamples.
 struct Strata {
   std::uint64_t total = 0;
   std::uint64_t quotient = 0;  // total = quotient * samples + remainder
@@ -144,7 +147,8 @@ struct Share {
 
 KVSIM_HD inline Share budget_share(std::uint64_t mass, std::uint32_t samples, std::uint64_t total) {
   // The quotient is off by one at most; the remainder modulo 2^64 tells, as total < 2^62. No
-  // branches: lanes and shares do not wait for each other.
+  // branches: lanes and shares do not wait for each other. `below` and `inside` are masks, all ones
+  // or none.
   const float per_mass = static_cast<float>(samples) * estimated_inverse(static_cast<float>(total));
   auto whole = static_cast<std::uint32_t>(static_cast<float>(mass) * per_mass);
   std::uint64_t remainder = mass * samples - whole * total;

@@ -77,8 +77,7 @@ std::vector<Parameter> santa_parameters() {
   return {{"samples", "128", "rows", "S, V rows drawn per query head, with repeats"},
           {"implementation", "ours", "ours|fallback|published",
            "ours: one launch; fallback: two, prefix sums in memory between them; published: the "
-           "five of "
-           "the released prop kernels"}};
+           "five of the released prop kernels"}};
 }
 
 SantaCostModel::Launches launches_of(const Parameters& parameters) {

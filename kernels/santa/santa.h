@@ -45,7 +45,6 @@ std::vector<Parameter> santa_parameters();
 /// Their `implementation`.
 SantaCostModel::Launches launches_of(const Parameters& parameters);
 
-inline constexpr std::int64_t kMaxSamples = 1 << 20;
 inline constexpr const char* kSantaPaper = "SANTA paper, arXiv 2605.01910";
 
 }  // namespace kvsim

@@ -17,7 +17,7 @@ class TopkGather {
         shared_(arguments, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
-    const TopkLayout layout = TopkLayout::of(a_.group, Shape::kWarps, D, arguments.most_teams);
+    const TopkLayout layout = TopkLayout::of(arguments, Shape::kWarps, D);
     sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
     teams_ = reinterpret_cast<TopkTeam*>(shared + layout.teams);
     heads_ = reinterpret_cast<HeadSelect*>(shared + layout.heads);
@@ -34,8 +34,7 @@ class TopkGather {
     TopkSelect<Shape::kWarps>(a_, shared_, teams_, count_, heads_, histograms_, launch_).run();
 #pragma unroll 1
     for (int n = 0; n < count_; ++n) {
-      sync_workers<Shape::kWorkers>();  // what the team before left in shared memory may still be
-                                        // read
+      sync_workers<Shape::kWorkers>();  // the team before may still read
 #pragma unroll 1
       for (int item = warp_; item < a_.group << a_.parts_log2; item += Shape::kWarps) {
         gather_item(n, item);

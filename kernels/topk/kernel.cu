@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
   const unsigned long long launches = arguments.partials.launches.read();
   KeyStream<T, D, kHeads8, kLarge, kTeams, ScoreKeys>(arguments, shared).run(launches);
   __syncthreads();
-  if (threadIdx.x >= StreamShape<D, kHeads8, kLarge>::kWorkers) return;  // scanning warps
+  if (threadIdx.x >= StreamShape<D, kHeads8, kLarge>::kWorkers) return;  // finishing warps
   TopkGather<T, D, StreamShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
 }
 
@@ -85,7 +85,7 @@ class TopkKernel : public Kernel {
     a.most_teams = a.split.ctas_per_team > 0 ? 1 : std::min(a.blocks_per_cta, a.split.teams());
     a.parts_log2 = gather_parts_log2(a.group, Shape::kWarps);
     const int dim = head_class(step.head_dim);
-    plan_shared<Shape>(a, limits, TopkLayout::of(a.group, Shape::kWarps, dim, a.most_teams).bytes);
+    plan_shared<Shape>(a, limits, TopkLayout::of(a, Shape::kWarps, dim).bytes);
     const auto heads = static_cast<std::size_t>(a.split.teams() * a.group);
     const auto slots = static_cast<std::size_t>(2 * a.split.ctas * a.group);
     Carver carver(workspace);

@@ -21,7 +21,7 @@ struct TopkArguments : StreamArguments {
   TaggedPair* results = nullptr;     // [kRounds, teams, group]: key and taken of HeadSelect
   std::uint32_t keys = 128;
   std::int32_t most_teams = 1;  // of a CTA
-  std::int32_t parts_log2 = 0;  // warps that share a head's rows
+  std::int32_t parts_log2 = 0;  // log2 of the warps that share a head's rows
 };
 
 /// Scores as integers of the same order; both zeros are one key.
@@ -86,28 +86,29 @@ struct TopkLayout {
   int sum;  // bytes before each array
   int teams;
   int heads;
-  int histograms;  // sums, weights and queues take their place
+  int histograms;  // sums, queues and weights take their place
   int sums;
-  int weights;
   int queues;
+  int weights;
   int bytes;
 
   /// Copies of a histogram, for lanes that meet in a bin.
   KVSIM_HD static constexpr int copies(int warps) { return warps / 2; }
 
-  KVSIM_HD static TopkLayout of(int group, int warps, int row, int most_teams) {
-    const int items = group > warps ? group : warps;
+  KVSIM_HD static TopkLayout of(const TopkArguments& a, int warps, int row) {
+    const int items = a.group > warps ? a.group : warps;
     TopkLayout layout{};
     layout.sum = 0;
     layout.teams = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
-    layout.heads = layout.teams + most_teams * static_cast<int>(sizeof(TopkTeam));
+    layout.heads = layout.teams + a.most_teams * static_cast<int>(sizeof(TopkTeam));
     layout.histograms =
-        (layout.heads + most_teams * group * static_cast<int>(sizeof(HeadSelect)) + 15) / 16 * 16;
+        (layout.heads + a.most_teams * a.group * static_cast<int>(sizeof(HeadSelect)) + 15) / 16 *
+        16;
     layout.sums = layout.histograms;
     layout.queues = layout.sums + items * row * 4;
     layout.weights = layout.queues + warps * kQueueRows * 8;
     const int gathered = layout.weights + items * 4;
-    const int counted = layout.histograms + group * copies(warps) * kHistogramRow * 4;
+    const int counted = layout.histograms + a.group * copies(warps) * kHistogramRow * 4;
     layout.bytes = gathered > counted ? gathered : counted;
     return layout;
   }
@@ -151,7 +152,7 @@ class TopkSelect {
                                                  const StreamShared& shared, const TopkTeam& team,
                                                  int b, int head) {
     const int block = team.own.team.begin + team.own.first + b * team.own.step;
-    return prefix_of(a, shared, team.index + b, block) + head * kStashRow;
+    return finished_of(a, shared, team.index + b, block) + head * kStashRow;
   }
 
  private:
