@@ -139,6 +139,7 @@ class TopkSelect {
       for (int n = 0; n < count_; ++n) count_team(n, round);
 #pragma unroll 1
       for (int n = 0; n < count_; ++n) add_up_team(n, round);
+      sync_workers<kThreads>();  // other warps may still read what this one receives
 #pragma unroll 1
       for (int n = 0; n < count_; ++n) receive(n, round);
     }
@@ -336,7 +337,6 @@ class TopkSelect {
   }
 
   __device__ void receive(int n, int round) {
-    __syncwarp();  // digits that this warp has found itself
     const int head = static_cast<int>(threadIdx.x);
     if (teams_[n].sharing.members == 1 || head >= a_.group) return;
     HeadSelect& select = head_of(n, head);
