@@ -132,6 +132,7 @@ Json stage_json(const Stage& stage) {
           {"dependent_trips", finite(stage.dependent_trips)},
           {"cache_trips", finite(stage.cache_trips)},
           {"load_rounds", finite(stage.load_rounds)},
+          {"chain_cycles", finite(stage.chain_cycles)},
           {"accesses", std::move(accesses)},
           {"ops", std::move(ops)}};
 }

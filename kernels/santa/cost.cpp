@@ -145,6 +145,38 @@ void search_spilled(Stage& stage, const Shape& shape, const Statistics& s, const
   stage.cache_trips += plan.split.most_teams * 2;
 }
 
+/// Cycles of the instructions between the last tile record and the CTA's sums, memory left out, of
+/// one warp: as clock readings between the steps tell on an H200 at 32k tokens, 4 heads a group
+/// (docs/design.md, Kernels), carried over to other shapes by how often a warp goes through each.
+double chain_cycles(const Shape& shape, const Statistics& s, const StreamPlan& plan,
+                    const SantaCostModel& model, int tile) {
+  constexpr double kMasses = 700;   // of up to 128 tiles
+  constexpr double kStrata = 500;   // of a head
+  constexpr double kLineUp = 700;   // of up to 32 own tiles
+  constexpr double kWhole = 600;    // budgets of up to 128 tiles
+  constexpr double kCompare = 20;   // of a remainder with one of each of 32 others
+  constexpr double kDealOut = 550;  // of chunks, once
+  constexpr double kChunk = 1650;   // a row for each lane, queued
+  constexpr double kSums = 600;
+  constexpr double kLanes = 32;
+  const double tiles = records_of_head(shape, tile);
+  const double own =
+      std::ceil(plan.split.most_units() * device::kBlockTokens / tile / plan.split.most_teams);
+  const double batches = std::ceil(tiles / device::kTilesAtOnce);
+  double head = batches * kMasses + kStrata + std::ceil(own / kLanes) * kLineUp;
+  if (model.budgets == SantaCostModel::Budgets::kLargestRemainder) {
+    head += batches * kWhole + own * tiles / kLanes * kCompare;
+  }
+  const double teams = shape.batch() * shape.kv_heads;
+  const double pairs = teams * plan.split.team_units / plan.split.units;  // (team, CTA)
+  const double drawn = model.independent ? model.samples : s.draws / (pairs * shape.group());
+  const double narrow = shape.group() * std::ceil(drawn / (kLanes / 2));
+  const double chunks = narrow > plan.warps ? shape.group() * std::ceil(drawn / kLanes) : narrow;
+  return plan.split.most_teams *
+         (std::ceil(static_cast<double>(shape.group()) / plan.warps) * head + kDealOut +
+          std::ceil(chunks / plan.warps) * kChunk + kSums);
+}
+
 /// Every CTA reads all records of its teams, and goes through its teams one after another.
 Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
   const int tile = tile_of(model_, shape);
@@ -167,6 +199,7 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
                                                    static_cast<int>(shape.group()));
   gather.load_rounds =
       plan.split.most_teams * std::ceil(plan.rows_of_warp(shape, s.v_requests) / at_once);
+  gather.chain_cycles = chain_cycles(shape, s, plan, model_, tile);
   gather.heads_gather = true;
   const double reads = plan.split.team_units / plan.split.units * record_reads(shape, tile);
   gather.read(Tensor::kMetadata, kTaggedRecordBytes, records, records * reads);

@@ -20,6 +20,7 @@ struct SantaCostModel {
   double random_words_per_tile = 0;
   double threshold_multiplies = 0;   // per head, to scale random words to the head's mass
   double threshold_adds = 0;         // per head, to step from stratum to stratum
+  bool independent = false;          // samples in no order: any may lie in any tile
   Budgets budgets = Budgets::kNone;  // how samples are dealt out to tiles before they are drawn
   Launches launches = Launches::kOurs;
 };

@@ -54,7 +54,8 @@ std::unique_ptr<Method> word_per_sample(const Parameters& parameters, Thresholds
   const SantaCostModel cost{.samples = s,
                             .random_words_per_head = static_cast<double>(s),
                             .threshold_multiplies = static_cast<double>(s),
-                            .threshold_adds = strata ? static_cast<double>(s) : 0.0};
+                            .threshold_adds = strata ? static_cast<double>(s) : 0.0,
+                            .independent = !strata};
   return std::make_unique<DrawnSanta>(parameters, thresholds, cost);
 }
 

@@ -120,7 +120,10 @@ class SantaGather {
       if (threshold < draw.start || threshold - draw.start >= draw.mass) return -1;
       units = units_above(threshold - draw.start, draw.scale);
     }
-    return (draw.tile << a_.tile_log2) + rows_below(prefix_of_tile(head, own), units);
+    const int first = draw.tile << a_.tile_log2;
+    const int context = context_of<kTeams>(a_.step, own_.team.sequence);
+    // Scores that are not numbers may exceed all sums: never a row past the context.
+    return min(first + rows_below(prefix_of_tile(head, own), units), context - 1);
   }
 
   /// The last own tile whose samples begin at or before e.
@@ -202,13 +205,10 @@ class SantaGather {
   /// Sums of drawn V rows. All heads' chunks are dealt out over the warps in turn.
   __device__ void gather_rows(const TileDraws& draws) {
     // Half a warp's samples at once if that keeps more warps busy, not one warp for longer.
-    const std::uint32_t count = lane_ < a_.group ? heads_[lane_].count : 0;  // of this lane's head
-    chunk_log2_ = 4;
-    int chunks = chunks_of(count);
-    if (__reduce_add_sync(0xffffffffu, chunks) > Shape::kWarps) {
-      chunk_log2_ = 5;
-      chunks = chunks_of(count);
-    }
+    const std::uint32_t count = lane_ < a_.group ? heads_[lane_].count : 0;
+    const std::uint32_t halves = __reduce_add_sync(0xffffffffu, (count + 15) / 16);
+    chunk_log2_ = halves > static_cast<std::uint32_t>(Shape::kWarps) ? 5 : 4;
+    const int chunks = chunks_of(count);  // of this lane's head
     const int first = lanes_before(chunks, lane_, a_.group);
 #pragma unroll 1
     for (int item = warp_;; item += Shape::kWarps) {

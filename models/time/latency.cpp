@@ -134,6 +134,9 @@ void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machin
     visit("cache_trips", Limit::kLatency,
           smaller(machine.cache.ramp_us, machine.round_trip_us) * stage.cache_trips);
   }
+  if (stage.chain_cycles > 0) {
+    visit("instructions", Limit::kLatency, machine.cycle_us * stage.chain_cycles);
+  }
   struct Level {
     Limit limit = Limit::kLatency;
     LevelTime time;

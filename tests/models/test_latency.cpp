@@ -205,6 +205,7 @@ Machine simple_machine() {
   machine.boundary_us = {exactly(1), exactly(0.5), exactly(0.3), exactly(0.2)};
   machine.round_trip_us = exactly(0.75);
   machine.load_round_us = exactly(1);
+  machine.cycle_us = exactly(0.001);
   return machine;
 }
 
@@ -235,6 +236,9 @@ TEST_CASE("streams, gathers, writes and cache hits by hand") {
   stage.load_rounds = 12;
   CHECK(simple_time(stage, machine).value == Approx(1 + 12));
   stage.load_rounds = 0;
+  stage.chain_cycles = 4000;
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8 + 4));
+  stage.chain_cycles = 0;
   stage.boundaries = 3;
   CHECK(simple_time(stage, machine).value == Approx(3 + 2 + 8));
   stage.boundaries = 1;
