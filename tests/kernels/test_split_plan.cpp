@@ -204,6 +204,9 @@ TEST_CASE("samplers: every CTA of a team reads all its records, then rows, then 
   CHECK(requested(gather, Tensor::kPartial, Direction::kWrite) == 128 * 4 * 128 * 8);
   CHECK(stage(work, "merge").before == Boundary::kTeamExchange);
 
+  // One pass over 128 tiles and 8 own ones, chunks dealt out, one of them for each warp, sums.
+  CHECK(gather.chain_cycles == 700 + 500 + 700 + 550 + 1650 + 600);
+
   // 1024 tiles are read four at a time by 32 lanes, twice; a search takes 2 steps.
   const Work longer = work_of("santa-sys", {262144});
   CHECK(stage(longer, "gather_v").cache_trips == 16 - 1 + 2);
@@ -211,6 +214,18 @@ TEST_CASE("samplers: every CTA of a team reads all its records, then rows, then 
   const Work batch = work_of("santa-sys", std::vector<std::int64_t>(6, 60000));
   CHECK(stage(batch, "gather_v").cache_trips == 2 * 4 - 1 + 2 * 2);
   CHECK(stage(batch, "merge").cache_trips == 1);
+  CHECK(stage(batch, "gather_v").chain_cycles == 2 * (2 * 700 + 500 + 2 * 700 + 550 + 1650 + 600));
+}
+
+TEST_CASE("samplers: ranks of remainders and samples in no order take longer chains") {
+  const Work sys = work_of("santa-sys", {32768});
+  const double common = stage(sys, "gather_v").chain_cycles;
+  // 8 own tiles against 128, 32 comparisons at a time.
+  CHECK(stage(work_of("santa-prop", {32768}), "gather_v").chain_cycles ==
+        common + 600 + 8 * 128 / 32 * 20);
+  // 4 heads' 128 samples are 16 chunks of 32 for 8 warps.
+  CHECK(stage(work_of("santa-iid", {32768}), "gather_v").chain_cycles == common + 1650);
+  CHECK(stage(work_of("topk", {32768}), "gather_v").chain_cycles == 0);
 }
 
 TEST_CASE("top-k: two exchanges a round, and spilled keys are read again in each") {
