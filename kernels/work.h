@@ -69,8 +69,8 @@ struct LaunchShape {
 /// the mean; `dependent_trips` counts memory round trips that wait for each other (an index before
 /// its row), `cache_trips` those that the cache serves (a step of a search). `load_rounds` are the
 /// loads of one warp that follow each other because it has only so many under way: they go on
-/// beside the other warps' bytes, but no stage is shorter. `chain_cycles` are the cycles of a warp's
-/// instructions that depend on each other and that nothing hides.
+/// beside the other warps' bytes, but no stage is shorter. `chain_cycles` are the cycles of a
+/// warp's instructions that depend on each other and that nothing hides.
 struct Stage {
   std::string_view name;
   Boundary before = Boundary::kKernelLaunch;
