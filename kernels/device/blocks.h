@@ -47,7 +47,7 @@ constexpr int gather_parts_log2(int group, int warps) {
 inline constexpr SplitUnit kBlockSplitUnit{device::kBlockTokens, 1};
 
 /// How many of a CTA's `blocks` keep their scores in shared memory: all, or what is left beside
-/// the ring (or what gathering needs in its place, above 256k tokens) and the staging slots
+/// the ring (or what gathering needs in its place, if that is more) and the staging slots
 /// (negative: not even these fit).
 constexpr std::int64_t resident_blocks(std::int64_t blocks, int group, int ring_bytes,
                                        std::int64_t shared_bytes_per_sm) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 // Thin names for the instructions the kernels are built from: 16-byte asynchronous copies, matrix
-// fragments, tensor-core products, and stores and loads that other CTAs see.
+// fragments, tensor-core products, and barriers of a CTA.
 
 namespace kvsim::device {
 
