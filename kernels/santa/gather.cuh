@@ -14,9 +14,19 @@ struct alignas(16) DrawnRow {
   float count;
 };
 
-/// How the ring is used while gathering, for host (sizes) and device.
+/// A team of the CTA's share.
+struct TeamPart {
+  OwnBlocks own;
+  Sharing sharing;
+  int index;  // of the first own block among all of the CTA's
+};
+
+/// How the ring is used while gathering, for host (sizes) and device. Arrays of heads are as many
+/// times there as there are parts at once.
 struct GatherLayout {
-  int sum;  // bytes before each array
+  int most_tiles;  // of a CTA in one team
+  int sum;         // bytes before each array
+  int parts;
   int queues;
   int heads;
   int draws;
@@ -27,16 +37,19 @@ struct GatherLayout {
 
   KVSIM_HD static GatherLayout of(const SantaArguments& a, int warps, int row) {
     const int own_tiles = a.blocks_per_cta << (kBlockLog2 - a.tile_log2);
-    const int most_tiles = own_tiles < a.tiles ? own_tiles : a.tiles;  // of a CTA in one team
-    const int remainder_count = ranks_remainders(a.rule) ? a.group * remainder_row(a.tiles) : 0;
+    const int heads = a.group * (a.split.ctas_per_team > 0 ? 1 : kPartsAtOnce);
+    const int remainder_count = ranks_remainders(a.rule) ? heads * remainder_row(a.tiles) : 0;
     GatherLayout layout{};
+    layout.most_tiles = own_tiles < a.tiles ? own_tiles : a.tiles;
     layout.sum = 0;
-    layout.queues = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
+    layout.parts = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
+    layout.queues =
+        layout.parts + (kPartsAtOnce * static_cast<int>(sizeof(TeamPart)) + 15) / 16 * 16;
     layout.heads = layout.queues + warps * kWarp * static_cast<int>(sizeof(DrawnRow));
-    layout.draws = layout.heads + (a.group * static_cast<int>(sizeof(HeadTotal)) + 15) / 16 * 16;
-    layout.lines = layout.draws + a.group * most_tiles * static_cast<int>(sizeof(TileDraw));
-    layout.sums = layout.lines + a.group * line_of(most_tiles) * 4;
-    layout.remainders = layout.sums + (a.group << a.slots_log2) * row * 4;
+    layout.draws = layout.heads + (heads * static_cast<int>(sizeof(HeadTotal)) + 15) / 16 * 16;
+    layout.lines = layout.draws + heads * layout.most_tiles * static_cast<int>(sizeof(TileDraw));
+    layout.sums = layout.lines + heads * line_of(layout.most_tiles) * 4;
+    layout.remainders = layout.sums + (heads << a.slots_log2) * row * 4;
     layout.bytes = layout.remainders + remainder_count * 8;
     return layout;
   }
@@ -52,7 +65,9 @@ class SantaGather {
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
     const GatherLayout layout = GatherLayout::of(a_, Shape::kWarps, D);
+    most_tiles_ = layout.most_tiles;
     sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
+    parts_ = reinterpret_cast<TeamPart*>(shared + layout.parts);
     queue_ = reinterpret_cast<DrawnRow*>(shared + layout.queues) + warp_ * kWarp;
     heads_ = reinterpret_cast<HeadTotal*>(shared + layout.heads);
     draws_ = reinterpret_cast<TileDraw*>(shared + layout.draws);
@@ -67,15 +82,14 @@ class SantaGather {
     UnitStream<kTeams> blocks = units_of_cta<kTeams>(a_.split);
     const TeamSplit::Team first = blocks.team;
     TeamSplit::Team last = first;
+    int index = 0;
 #pragma unroll 1
     while (!blocks.done()) {
-      own_ = OwnBlocks(a_, blocks);
+      const bool again = index > 0;
+      const int parts = take_parts(blocks, index);
       last = own_.team;
-      gather_team(sharing_of<kTeams>(a_.split, a_.partials, last));
+      gather_parts(parts, again);
       if (kTeams) break;
-      own_index_ += own_.count;
-      blocks.position += own_.count * blocks.step;
-      blocks.settle(a_.split);
     }
 #pragma unroll 1
     for (int i = 0; i < (kTeams ? 1 : 2); ++i) {  // the share's first and last team
@@ -89,19 +103,62 @@ class SantaGather {
   static constexpr int kColumns = D / kWarp;  // of a V row, per lane
   static constexpr int kBatch = sampled_rows_at_once(D, Shape::kMostGroup);
 
-  __device__ void gather_team(const Sharing& sharing) {
-    const TileDraws draws(a_, own_, heads_, draws_, line_, remainders_, launch_, lane_);
-    sync_workers<Shape::kWorkers>();  // the ring, or what the team before left there, is in use
-#pragma unroll 1
-    for (int head = warp_; head < a_.group; head += Shape::kWarps) draws.run(head);
-    if (own_index_ == 0) {
-      join_threads<Shape::kThreads>();  // with the finishing warps: prefix sums are there
+  /// The share's next teams, whose first block is the CTA's number `index`. Afterwards `own_` is
+  /// the last of them.
+  __device__ int take_parts(UnitStream<kTeams>& blocks, int& index) {
+    if constexpr (kTeams) {
+      own_ = OwnBlocks(a_, blocks);
+      sharing_ = sharing_of<kTeams>(a_.split, a_.partials, own_.team);
+      return 1;
     } else {
-      sync_workers<Shape::kWorkers>();
+      if (index > 0) sync_workers<Shape::kWorkers>();  // the parts before may still be read
+      int parts = 0;
+#pragma unroll 1
+      for (; parts < kPartsAtOnce && !blocks.done(); ++parts) {
+        own_ = OwnBlocks(a_, blocks);
+        if (threadIdx.x == 0) {
+          parts_[parts] = {own_, sharing_of<kTeams>(a_.split, a_.partials, own_.team), index};
+        }
+        index += own_.count;
+        blocks.position += own_.count * blocks.step;
+        blocks.settle(a_.split);
+      }
+      return parts;
     }
-    gather_rows(draws);
+  }
+
+  /// Turns to part n: what it owns, and its heads' arrays.
+  __device__ void turn_to(int n) {
+    if constexpr (kTeams) return;
+    own_ = parts_[n].own;
+    own_index_ = parts_[n].index;
+    first_head_ = n * a_.group;
+  }
+  __device__ int part_of(int head) const { return kTeams || head < a_.group ? 0 : 1; }
+
+  __device__ TileDraws draws() const {
+    return TileDraws(a_, own_, heads_ + first_head_, draws_ + first_head_ * most_tiles_,
+                     line_ + first_head_ * line_of(most_tiles_),
+                     remainders_ + first_head_ * remainder_row(a_.tiles), launch_, lane_);
+  }
+
+  /// `again`: not the first parts of the CTA. Heads are numbered over all parts.
+  __device__ void gather_parts(int parts, bool again) {
+    static_assert(kPartsAtOnce == 2);
+    sync_workers<Shape::kWorkers>();  // the ring, or what the parts before left there, is in use
+#pragma unroll 1
+    for (int head = warp_; head < parts * a_.group; head += Shape::kWarps) {
+      turn_to(part_of(head));
+      draws().run(head - first_head_);
+    }
+    if (again) {
+      sync_workers<Shape::kWorkers>();
+    } else {
+      join_threads<Shape::kThreads>();  // with the finishing warps: prefix sums are there
+    }
+    gather_rows(parts);
     sync_workers<Shape::kWorkers>();
-    write_sums(sharing);
+    write_sums(parts);
   }
 
   /// The row of sample e among those that may be this CTA's, or -1 if it is another's.
@@ -109,7 +166,7 @@ class SantaGather {
     const bool independent = is_independent(a_.rule);
     const std::uint64_t place = independent ? draws.threshold_of(head, e) : 0;
     const int own = independent ? tile_with_mass(head, place) : tile_with_sample(head, e);
-    const TileDraw& draw = draws_[head * own_.own_tiles + own];
+    const TileDraw& draw = tiles_of(head)[own];
     if (draw.mass == 0) return -1;  // too small to count, or all scores are -infinity
     std::uint32_t units = 0;        // the row's prefix sum is the first that is not below
     if (is_budgeted(a_.rule)) {
@@ -126,10 +183,16 @@ class SantaGather {
     return min(first + rows_below(prefix_of_tile(head, own), units), context - 1);
   }
 
+  /// A head's own tiles.
+  __device__ const TileDraw* tiles_of(int head) const {
+    return draws_ + first_head_ * most_tiles_ + head * own_.own_tiles;
+  }
+
   /// The last own tile whose samples begin at or before e.
   __device__ int tile_with_sample(int head, std::uint32_t e) const {
     static_assert(kTilesLinedUp == 8);
-    const auto* line = reinterpret_cast<const uint4*>(line_ + head * line_of(own_.own_tiles));
+    const auto* line = reinterpret_cast<const uint4*>(line_ + first_head_ * line_of(most_tiles_) +
+                                                      head * line_of(own_.own_tiles));
     int begun = 0;
 #pragma unroll 1
     for (int base = 0; base < own_.own_tiles; base += kTilesLinedUp, line += 2) {
@@ -139,7 +202,7 @@ class SantaGather {
   }
   /// The last own tile that begins at or before `place` in the head's distribution, or the first.
   __device__ int tile_with_mass(int head, std::uint64_t place) const {
-    const TileDraw* tiles = draws_ + head * own_.own_tiles;
+    const TileDraw* tiles = tiles_of(head);
     int own = 0;
 #pragma unroll 4
     for (int i = 1; i < own_.own_tiles; ++i) own += tiles[i].start <= place ? 1 : 0;
@@ -159,7 +222,7 @@ class SantaGather {
   /// A tile's sample takes the tile's first row whose prefix sum is at least this.
   __device__ std::uint32_t units_of_sample(const TileDraws& draws, int head, const TileDraw& draw,
                                            std::uint32_t sample) const {
-    std::uint32_t offset = heads_[head].offset;
+    std::uint32_t offset = heads_[first_head_ + head].offset;
     if (a_.offset_per_tile) {
       offset = draws.random_of(head, Purpose::kSampleOffset, static_cast<std::uint32_t>(draw.tile));
     }
@@ -203,13 +266,14 @@ class SantaGather {
   }
 
   /// Sums of drawn V rows. All heads' chunks are dealt out over the warps in turn.
-  __device__ void gather_rows(const TileDraws& draws) {
+  __device__ void gather_rows(int parts) {
+    const int heads = parts * a_.group;
     // Half a warp's samples at once if that keeps more warps busy, not one warp for longer.
-    const std::uint32_t count = lane_ < a_.group ? heads_[lane_].count : 0;
+    const std::uint32_t count = lane_ < heads ? heads_[lane_].count : 0;
     const std::uint32_t halves = __reduce_add_sync(0xffffffffu, (count + 15) / 16);
     chunk_log2_ = halves > static_cast<std::uint32_t>(Shape::kWarps) ? 5 : 4;
     const int chunks = chunks_of(count);  // of this lane's head
-    const int first = lanes_before(chunks, lane_, a_.group);
+    const int first = lanes_before(chunks, lane_, heads);
 #pragma unroll 1
     for (int item = warp_;; item += Shape::kWarps) {
       const std::uint32_t begun = __ballot_sync(0xffffffffu, chunks > 0 && first <= item);
@@ -217,11 +281,14 @@ class SantaGather {
       const int head = kWarp - 1 - __clz(static_cast<int>(begun));
       const int slot = item - __shfl_sync(0xffffffffu, first, head);
       if (slot >= __shfl_sync(0xffffffffu, chunks, head)) break;
-      gather_chunk(draws, head, slot);
+      turn_to(part_of(head));
+      gather_chunk(head, slot);
     }
   }
 
-  __device__ void gather_chunk(const TileDraws& draws, int head, int slot) {
+  /// `head` is numbered over all parts.
+  __device__ void gather_chunk(int head, int slot) {
+    const TileDraws draws = this->draws();
     const std::uint32_t count = heads_[head].count;
     const bool looks_up = lane_ >> chunk_log2_ == 0;
     float sum[kColumns] = {};
@@ -229,7 +296,8 @@ class SantaGather {
     for (auto e = static_cast<std::uint32_t>(slot << chunk_log2_); e < count;
          e += 1u << (chunk_log2_ + a_.slots_log2)) {
       const auto mine = e + static_cast<std::uint32_t>(lane_);
-      add_rows(sum, head, looks_up && mine < count ? row_of(draws, head, mine) : -1);
+      const int row = looks_up && mine < count ? row_of(draws, head - first_head_, mine) : -1;
+      add_rows(sum, head - first_head_, row);
     }
     float* target = sums_ + ((head << a_.slots_log2) + slot) * D + lane_ * kColumns;
 #pragma unroll
@@ -291,12 +359,13 @@ class SantaGather {
   }
 
   /// The warps' sums become the CTA's: output if the team is its own, else a partial result.
-  __device__ void write_sums(const Sharing& sharing) {
-    const int group = a_.group;
+  __device__ void write_sums(int parts) {
+    const int pairs = a_.group * D / 2;  // of a part
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < group * D / 2; i += Shape::kWorkers) {
+    for (int i = static_cast<int>(threadIdx.x); i < parts * pairs; i += Shape::kWorkers) {
       const int head = 2 * i / D;
       const int column = 2 * i % D;
+      const int n = part_of(head);
       const int chunks = chunks_of(heads_[head].count);
       float2 sum = {0, 0};
 #pragma unroll 1
@@ -308,10 +377,12 @@ class SantaGather {
       }
       sum.x *= heads_[head].scale;
       sum.y *= heads_[head].scale;
+      const Sharing sharing = kTeams ? sharing_ : parts_[n].sharing;
       if (sharing.members == 1) {
-        write_output(own_.team, head, column, sum.x, sum.y);
+        const TeamSplit::Team team = kTeams ? own_.team : parts_[n].own.team;
+        write_output(team, head - n * a_.group, column, sum.x, sum.y);
       } else {
-        publish(a_.partials.values + sharing.slot * (group * D / 2) + i, __float_as_uint(sum.x),
+        publish(a_.partials.values + sharing.slot * pairs + i - n * pairs, __float_as_uint(sum.x),
                 __float_as_uint(sum.y), launch_);
       }
     }
@@ -336,17 +407,21 @@ class SantaGather {
   StreamShared shared_;
   int warp_;
   int lane_;
+  int most_tiles_;             // of a head in one part
   WeightedPair* sum_;          // [workers]
+  TeamPart* parts_;            // [kPartsAtOnce], unless teams have CTAs of their own
   DrawnRow* queue_;            // [32], of this warp
-  HeadTotal* heads_;           // [group]
-  TileDraw* draws_;            // [group, own tiles]
-  std::uint32_t* line_;        // [group, line_of(own tiles)]
-  float* sums_;                // [group, slots, D]
-  std::uint64_t* remainders_;  // [group, remainder_row(tiles)]
-  OwnBlocks own_;
-  int own_index_ = 0;         // of own_'s first block among all blocks of the CTA
-  int chunk_log2_ = 0;        // log2 of the samples that a warp looks up at once
-  std::uint32_t launch_ = 0;  // this launch's number
+  HeadTotal* heads_;           // [parts, group]
+  TileDraw* draws_;            // [parts][group, own tiles]
+  std::uint32_t* line_;        // [parts][group, line_of(own tiles)]
+  float* sums_;                // [parts, group, slots, D]
+  std::uint64_t* remainders_;  // [parts, group, remainder_row(tiles)]
+  OwnBlocks own_;              // of the part that this warp is at
+  Sharing sharing_;            // of the team, if the CTA has but one
+  int own_index_ = 0;          // of own_'s first block among all blocks of the CTA
+  int first_head_ = 0;         // of the part, numbered over all parts
+  int chunk_log2_ = 0;         // log2 of the samples that a warp looks up at once
+  std::uint32_t launch_ = 0;   // this launch's number
 };
 
 }  // namespace kvsim::device

@@ -14,6 +14,10 @@ static_assert(kPrefixesAtOnce * kPrefixesAtOnce == kBlockTokens);
 inline constexpr int kTilesPerLane = 4;
 inline constexpr int kTilesAtOnce = 32 * kTilesPerLane;
 
+/// Teams of a CTA's share that are gathered together, where CTAs have no team of their own: most
+/// shares span two.
+inline constexpr int kPartsAtOnce = 2;
+
 /// V rows that a warp has under way: as many as registers hold.
 constexpr int sampled_rows_at_once(int dim, int group) {
   if (group > 8) return 4;
