@@ -93,8 +93,8 @@ class GpuBuilder {
     }
     machine_.round_trip_us = file_.number("boundary.round_trip", "us", 0, kMostUs);
     machine_.load_round_us = machine_.round_trip_us;
-    // Chains were counted on an H200 at one shape: a quarter more or less.
-    machine_.cycle_us = Estimate{1, 0.75, 1.25, Source::kMeasured} / clock_mhz_;
+    // Chains were counted on an H200 at one shape; a quarter more or less elsewhere is assumed.
+    machine_.cycle_us = Estimate{1, 0.75, 1.25, Source::kDerived} / clock_mhz_;
   }
 
   /// Only where GPUs are joined by more than their host's bus.

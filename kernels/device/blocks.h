@@ -51,6 +51,7 @@ inline constexpr SplitUnit kBlockSplitUnit{device::kBlockTokens, 1};
 /// (negative: not even these fit).
 constexpr std::int64_t resident_blocks(std::int64_t blocks, int group, int ring_bytes,
                                        std::int64_t shared_bytes_per_sm) {
+  // The system's share, and as much to spare.
   const std::int64_t room = shared_bytes_per_sm - 2 * kSystemSharedBytes - ring_bytes -
                             device::barrier_bytes(static_cast<int>(blocks));
   const std::int64_t slots = room / (4 * device::stash_words(group));

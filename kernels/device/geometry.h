@@ -12,7 +12,7 @@ constexpr int head_class(int head_dim) {
   return head_dim <= 64 ? 64 : (head_dim <= 128 ? 128 : 256);
 }
 
-/// Of an SM's shared memory, for the system.
+/// Of an SM's shared memory, for the system, per CTA.
 inline constexpr int kSystemSharedBytes = 1024;
 
 /// An SM with so much shared memory runs the instances with large rings.

@@ -16,10 +16,9 @@ double StreamPlan::most_spilled() const {
   return std::max(0.0, std::round(split.most_units()) - resident_blocks);
 }
 
-double StreamPlan::rows_of_warp(const Shape& shape, double rows) const {
+double StreamPlan::rows_of_cta(const Shape& shape, double rows) const {
   const double teams = shape.batch() * shape.kv_heads;
-  const double pairs = teams * split.team_units / split.units;  // (team, CTA)
-  return rows / (pairs * warps);
+  return rows * split.units / (teams * split.team_units);  // over (team, CTA) pairs
 }
 
 StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool fused) {

@@ -14,8 +14,8 @@ struct StreamPlan {
 
   /// Spilled blocks of the CTA that has most.
   double most_spilled() const;
-  /// How many of `rows`, over all heads, fall to each warp of a CTA in one team.
-  double rows_of_warp(const Shape& shape, double rows) const;
+  /// How many of `rows`, over all heads, fall to a CTA in one team.
+  double rows_of_cta(const Shape& shape, double rows) const;
 };
 /// In one launch, or in two with everything spilled between them. Scores have the room that the
 /// ring leaves; a kernel that needs more for gathering leaves them less.

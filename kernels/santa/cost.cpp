@@ -146,8 +146,11 @@ void search_spilled(Stage& stage, const Shape& shape, const Statistics& s, const
 }
 
 /// Cycles of the instructions between the last tile record and the CTA's sums, memory left out, of
-/// one warp: as clock readings between the steps tell on an H200 at 32k tokens, 4 heads a group
-/// (docs/design.md, Kernels), carried over to other shapes by how often a warp goes through each.
+/// one warp: clock readings between the steps of santa-sys, 32k tokens, 4 heads a group, on an H200
+/// (experiments/measured/h200/santa_cycles.csv) less the 20 that a reading takes, in round numbers
+/// that keep their sum, carried over to other shapes by how often a warp goes through each step.
+/// kWhole and kCompare split one reading of santa-prop, whose ranks have become shorter since; they
+/// were chosen with its times in view.
 double chain_cycles(const Shape& shape, const Statistics& s, const StreamPlan& plan,
                     const SantaCostModel& model, int tile) {
   constexpr double kMasses = 700;   // of up to 128 tiles
@@ -167,9 +170,8 @@ double chain_cycles(const Shape& shape, const Statistics& s, const StreamPlan& p
   if (model.budgets == SantaCostModel::Budgets::kLargestRemainder) {
     head += batches * kWhole + own * tiles / kLanes * kCompare;
   }
-  const double teams = shape.batch() * shape.kv_heads;
-  const double pairs = teams * plan.split.team_units / plan.split.units;  // (team, CTA)
-  const double drawn = model.independent ? model.samples : s.draws / (pairs * shape.group());
+  const double drawn =
+      model.independent ? model.samples : plan.rows_of_cta(shape, s.draws) / shape.group();
   const double narrow = shape.group() * std::ceil(drawn / (kLanes / 2));
   const double chunks = narrow > plan.warps ? shape.group() * std::ceil(drawn / kLanes) : narrow;
   return plan.split.most_teams *
@@ -197,8 +199,8 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   gather.cache_trips = plan.split.most_teams * trips - (fallback ? 0 : plan.split.waits);
   const int at_once = device::sampled_rows_at_once(static_cast<int>(shape.v_head_dim),
                                                    static_cast<int>(shape.group()));
-  gather.load_rounds =
-      plan.split.most_teams * std::ceil(plan.rows_of_warp(shape, s.v_requests) / at_once);
+  gather.load_rounds = plan.split.most_teams *
+                       std::ceil(plan.rows_of_cta(shape, s.v_requests) / (plan.warps * at_once));
   gather.chain_cycles = chain_cycles(shape, s, plan, model_, tile);
   gather.heads_gather = true;
   const double reads = plan.split.team_units / plan.split.units * record_reads(shape, tile);

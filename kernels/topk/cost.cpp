@@ -66,9 +66,9 @@ Work TopKCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits&
   gather.boundaries = plan.split.waits;
   gather.launch = plan.split.launch;
   gather.cache_trips = turns * plan.most_spilled();
-  const double rows_of_head = plan.rows_of_warp(shape, s.v_requests) * plan.warps / (group * parts);
+  const double rows_of_warp = plan.rows_of_cta(shape, s.v_requests) / (group * parts);  // of a head
   gather.load_rounds =
-      plan.split.most_teams * turns * std::ceil(rows_of_head / device::kSelectedRowsAtOnce);
+      plan.split.most_teams * turns * std::ceil(rows_of_warp / device::kSelectedRowsAtOnce);
   read_spilled(gather, shape, plan, parts);
   gather_rows(gather, shape, s);
   finish_output(work, shape, plan.split,
