@@ -103,4 +103,24 @@ struct OwnBlocks {
   }
 };
 
+/// A team of the CTA's share.
+struct TeamPart {
+  OwnBlocks own;
+  Sharing sharing;
+  int index;  // of the first own block among all of the CTA's
+};
+
+/// The team that `blocks` is at, whose first block is the CTA's number `index`; both go on to the
+/// next.
+template <bool kTeams>
+__device__ inline TeamPart take_part(const StreamArguments& a, UnitStream<kTeams>& blocks,
+                                     int& index) {
+  const OwnBlocks own(a, blocks);
+  const TeamPart part{own, sharing_of<kTeams>(a.split, a.partials, own.team), index};
+  index += own.count;
+  blocks.position += own.count * blocks.step;
+  blocks.settle(a.split);
+  return part;
+}
+
 }  // namespace kvsim::device

@@ -123,10 +123,25 @@ double records_of_head(const Shape& shape, int tile) {
 double record_reads(const Shape& shape, int tile) {
   return records_of_head(shape, tile) > device::kTilesAtOnce ? 2 : 1;
 }
-/// Trips through the cache that a warp waits for while it reads its heads' records, per team.
+/// How a CTA goes through its share: so many teams together, so many times.
+struct GatherRounds {
+  double parts;
+  double rounds;
+
+  explicit GatherRounds(const StreamPlan& plan)
+      : parts(std::min<double>(plan.split.most_teams, device::kPartsAtOnce)),
+        rounds(std::ceil(plan.split.most_teams / parts)) {}
+
+  /// Of one warp in one round.
+  double heads(const Shape& shape, const StreamPlan& plan) const {
+    return std::ceil(parts * static_cast<double>(shape.group()) / plan.warps);
+  }
+};
+
+/// Trips through the cache that a warp waits for while it reads its heads' records.
 double record_trips(const Shape& shape, const StreamPlan& plan, int tile) {
-  const double heads = std::ceil(static_cast<double>(shape.group()) / plan.warps);
-  return heads * record_reads(shape, tile) *
+  const GatherRounds gather(plan);
+  return gather.rounds * gather.heads(shape, plan) * record_reads(shape, tile) *
          std::ceil(records_of_head(shape, tile) / device::kTilesAtOnce);
 }
 
@@ -142,7 +157,7 @@ void search_spilled(Stage& stage, const Shape& shape, const Statistics& s, const
   const double all =
       kWordBytes / kSectorBytes * device::kBlockTokens * plan.spilled_blocks * shape.group();
   stage.read(Tensor::kStash, kSectorBytes, std::min(sectors, all), sectors);
-  stage.cache_trips += plan.split.most_teams * 2;
+  stage.cache_trips += GatherRounds(plan).rounds * 2;
 }
 
 /// Cycles of the instructions between the last tile record and the CTA's sums, memory left out, of
@@ -172,14 +187,15 @@ double chain_cycles(const Shape& shape, const Statistics& s, const StreamPlan& p
   }
   const double drawn =
       model.independent ? model.samples : plan.rows_of_cta(shape, s.draws) / shape.group();
-  const double narrow = shape.group() * std::ceil(drawn / (kLanes / 2));
-  const double chunks = narrow > plan.warps ? shape.group() * std::ceil(drawn / kLanes) : narrow;
-  return plan.split.most_teams *
-         (std::ceil(static_cast<double>(shape.group()) / plan.warps) * head + kDealOut +
-          std::ceil(chunks / plan.warps) * kChunk + kSums);
+  const GatherRounds gather(plan);
+  const double heads = gather.parts * static_cast<double>(shape.group());
+  const double narrow = heads * std::ceil(drawn / (kLanes / 2));
+  const double chunks = narrow > plan.warps ? heads * std::ceil(drawn / kLanes) : narrow;
+  return gather.rounds * (gather.heads(shape, plan) * head + kDealOut +
+                          std::ceil(chunks / plan.warps) * kChunk + kSums);
 }
 
-/// Every CTA reads all records of its teams, and goes through its teams one after another.
+/// Every CTA reads all records of its teams.
 Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
   const int tile = tile_of(model_, shape);
   const double records = tiles_of(shape, tile) * shape.q_heads;
@@ -195,12 +211,14 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   const double trips = record_trips(shape, plan, tile);
   gather.launch = plan.split.launch;
   gather.boundaries = fallback ? 1 : plan.split.waits;
-  // The first trip of the first team is the exchange.
-  gather.cache_trips = plan.split.most_teams * trips - (fallback ? 0 : plan.split.waits);
+  // The first trip is the exchange.
+  gather.cache_trips = trips - (fallback ? 0 : plan.split.waits);
   const int at_once = device::sampled_rows_at_once(static_cast<int>(shape.v_head_dim),
                                                    static_cast<int>(shape.group()));
-  gather.load_rounds = plan.split.most_teams *
-                       std::ceil(plan.rows_of_cta(shape, s.v_requests) / (plan.warps * at_once));
+  const GatherRounds teams(plan);
+  gather.load_rounds =
+      teams.rounds *
+      std::ceil(teams.parts * plan.rows_of_cta(shape, s.v_requests) / (plan.warps * at_once));
   gather.chain_cycles = chain_cycles(shape, s, plan, model_, tile);
   gather.heads_gather = true;
   const double reads = plan.split.team_units / plan.split.units * record_reads(shape, tile);

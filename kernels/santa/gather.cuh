@@ -14,13 +14,6 @@ struct alignas(16) DrawnRow {
   float count;
 };
 
-/// A team of the CTA's share.
-struct TeamPart {
-  OwnBlocks own;
-  Sharing sharing;
-  int index;  // of the first own block among all of the CTA's
-};
-
 /// How the ring is used while gathering, for host (sizes) and device. Arrays of heads are as many
 /// times there as there are parts at once.
 struct GatherLayout {
@@ -115,13 +108,9 @@ class SantaGather {
       int parts = 0;
 #pragma unroll 1
       for (; parts < kPartsAtOnce && !blocks.done(); ++parts) {
-        own_ = OwnBlocks(a_, blocks);
-        if (threadIdx.x == 0) {
-          parts_[parts] = {own_, sharing_of<kTeams>(a_.split, a_.partials, own_.team), index};
-        }
-        index += own_.count;
-        blocks.position += own_.count * blocks.step;
-        blocks.settle(a_.split);
+        const TeamPart part = take_part<kTeams>(a_, blocks, index);
+        own_ = part.own;
+        if (threadIdx.x == 0) parts_[parts] = part;
       }
       return parts;
     }

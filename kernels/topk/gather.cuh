@@ -19,7 +19,7 @@ class TopkGather {
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
     const TopkLayout layout = TopkLayout::of(arguments, Shape::kWarps, D);
     sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
-    teams_ = reinterpret_cast<TopkTeam*>(shared + layout.teams);
+    teams_ = reinterpret_cast<TeamPart*>(shared + layout.teams);
     heads_ = reinterpret_cast<HeadSelect*>(shared + layout.heads);
     histograms_ = reinterpret_cast<std::uint32_t*>(shared + layout.histograms);
     sums_ = reinterpret_cast<float*>(shared + layout.sums);
@@ -58,17 +58,13 @@ class TopkGather {
     int index = 0;
 #pragma unroll 1
     for (; !blocks.done(); ++count_) {
-      const OwnBlocks own(a_, blocks);
-      if (threadIdx.x == 0)
-        teams_[count_] = {own, sharing_of<kTeams>(a_.split, a_.partials, own.team), index};
+      const TeamPart part = take_part<kTeams>(a_, blocks, index);
+      if (threadIdx.x == 0) teams_[count_] = part;
       if (static_cast<int>(threadIdx.x) < a_.group) {
         const auto context = static_cast<std::uint32_t>(
-            a_.step.contexts[static_cast<std::size_t>(own.team.sequence)]);
+            a_.step.contexts[static_cast<std::size_t>(part.own.team.sequence)]);
         heads_[count_ * a_.group + static_cast<int>(threadIdx.x)] = {0, min(a_.keys, context), 0};
       }
-      index += own.count;
-      blocks.position += own.count * blocks.step;
-      blocks.settle(a_.split);
     }
   }
 
@@ -78,7 +74,7 @@ class TopkGather {
     const int head = item >> a_.parts_log2;
     const int parts = 1 << a_.parts_log2;
     const int part = item & (parts - 1);
-    const TopkTeam& team = teams_[n];
+    const TeamPart& team = teams_[n];
     const HeadSelect select = heads_[n * a_.group + head];
     const float reference = reference_of(select);
     float sum[kColumns] = {};
@@ -127,7 +123,7 @@ class TopkGather {
   }
 
   /// Keys equal to the k-th largest in blocks `begin` to `end` of the team, whosever they are.
-  __device__ std::uint32_t count_ties(const TopkTeam& team, int head, int begin, int end) const {
+  __device__ std::uint32_t count_ties(const TeamPart& team, int head, int begin, int end) const {
     std::uint32_t ties = 0;
 #pragma unroll 1
     for (int block = begin + lane_; block < end; block += kWarp) {
@@ -207,7 +203,7 @@ class TopkGather {
 
   /// The warps' sums become the CTA's: output if the team is its own, else a partial result.
   __device__ void write_sums(int n) {
-    const TopkTeam& team = teams_[n];
+    const TeamPart& team = teams_[n];
     const int group = a_.group;
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < group * D / 2; i += Shape::kWorkers) {
@@ -237,7 +233,7 @@ class TopkGather {
   }
 
   __device__ void add_up_team(int n) {
-    const TopkTeam& team = teams_[n];
+    const TeamPart& team = teams_[n];
     if (team.sharing.members == 1) return;
     const TeamSum<D, Shape::kWorkers, true> sum(a_.partials, a_.group, sum_, launch_);
     sum.run(team.sharing, [&](int head, int column, const WeightedPair& total) {
@@ -263,7 +259,7 @@ class TopkGather {
   int lane_;
   int count_ = 0;              // teams of this CTA
   WeightedPair* sum_;          // [threads]
-  TopkTeam* teams_;            // [most_teams]
+  TeamPart* teams_;            // [most_teams]
   HeadSelect* heads_;          // [most_teams, group]
   std::uint32_t* histograms_;  // [group, copies, kHistogramRow]
   float* sums_;                // [items, D]

@@ -74,13 +74,6 @@ struct HeadSelect {
   __device__ bool is_closed() const { return (taken & kAll) != 0; }
 };
 
-/// A team as one of its CTAs sees it.
-struct TopkTeam {
-  OwnBlocks own;
-  Sharing sharing;
-  int index;  // of the first own block among all of the CTA's
-};
-
 /// How the ring, empty by then, is used after streaming; for host (sizes) and device.
 struct TopkLayout {
   int sum;  // bytes before each array
@@ -100,7 +93,7 @@ struct TopkLayout {
     TopkLayout layout{};
     layout.sum = 0;
     layout.teams = layout.sum + warps * kWarp * static_cast<int>(sizeof(WeightedPair));
-    layout.heads = layout.teams + a.most_teams * static_cast<int>(sizeof(TopkTeam));
+    layout.heads = layout.teams + a.most_teams * static_cast<int>(sizeof(TeamPart));
     layout.histograms =
         (layout.heads + a.most_teams * a.group * static_cast<int>(sizeof(HeadSelect)) + 15) / 16 *
         16;
@@ -118,7 +111,7 @@ template <int kWarps>
 class TopkSelect {
  public:
   __device__ TopkSelect(const TopkArguments& arguments, const StreamShared& shared,
-                        const TopkTeam* teams, int count, HeadSelect* heads,
+                        const TeamPart* teams, int count, HeadSelect* heads,
                         std::uint32_t* histograms, std::uint32_t launch)
       : a_(arguments),
         shared_(shared),
@@ -150,7 +143,7 @@ class TopkSelect {
 
   /// Keys of own block b of a team.
   __device__ static const std::uint32_t* keys_of(const StreamArguments& a,
-                                                 const StreamShared& shared, const TopkTeam& team,
+                                                 const StreamShared& shared, const TeamPart& team,
                                                  int b, int head) {
     const int block = team.own.team.begin + team.own.first + b * team.own.step;
     return finished_of(a, shared, team.index + b, block) + head * kStashRow;
@@ -370,7 +363,7 @@ class TopkSelect {
 
   const TopkArguments& a_;
   const StreamShared& shared_;
-  const TopkTeam* teams_;
+  const TeamPart* teams_;
   int count_;
   HeadSelect* heads_;          // [teams, group]
   std::uint32_t* histograms_;  // [group, copies, kHistogramRow]
