@@ -66,7 +66,8 @@ struct Scores {
 struct HeadSelection {
   RowRanges k_rows;
   RowRanges v_rows;
-  std::vector<float> weights;  // one per row of v_rows, ascending; counts for samplers
+  std::vector<float> weights;         // one per row of v_rows, ascending
+  std::vector<std::uint32_t> counts;  // how often samplers drew each of these rows; else empty
   float scale = 1;
   std::int64_t draws = 0;                 // Σ counts for samplers, else the rows of v_rows
   std::vector<std::int32_t> drawn_tiles;  // tiles that received a budget, ascending

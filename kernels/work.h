@@ -83,7 +83,7 @@ struct Stage {
   double chain_cycles = 0;
   bool heads_gather = false;  // every head sums V rows of its own: no matrix product
   FixedVector<Access, 10> accesses;
-  FixedVector<OpCount, 12> ops;
+  FixedVector<OpCount, 16> ops;
 
   void read(Tensor tensor, double row_bytes, double rows, double requests,
             RowSet row_set = RowSet::kNone) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles every CUDA source for sm_90a, dense attention and SANTA for sm_80, 89 and 120, without
-# running anything. A kernel that spills registers to memory fails the check, but for heads
+# Compiles every CUDA source for sm_90a, dense attention and most of SANTA for sm_80, 89 and 120,
+# without running anything. A kernel that spills registers to memory fails the check, but for heads
 # of 256 in groups of 16. Needs nvcc, no GPU: check_cuda.sh [ARCHITECTURE...] (default: all)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -28,7 +28,7 @@ binaries=$(cd "$2" && pwd)
 mkdir -p "$3"
 output=$(cd "$3" && pwd)
 kvsim=$binaries/kvsim
-read -r -a methods <<<"${METHODS:-dense santa-sys santa-prop santa-iid santa-strat topk}"
+read -r -a methods <<<"${METHODS:-dense santa-sys santa-prop santa-iid santa-strat santa-flash topk}"
 processes=${PROCESSES:-5}
 failed=0
 

@@ -18,8 +18,6 @@ namespace {
 
 using namespace device;
 
-constexpr float kLog2e = 1.44269504f;
-
 /// What the beginning of a kernel reads lies close together: constants are fetched line by line.
 struct DenseArguments {
   Partials partials;
@@ -172,17 +170,14 @@ class DenseCta {
   }
 
  private:
-  __device__ std::int64_t first_head(const TeamSplit::Team& team) const {
-    return std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * a_.group;
-  }
-
   __device__ int tokens_from(const TeamSplit::Team& team, std::int32_t position) const {
     return context_of<kTeams>(a_.step, team.sequence) - (position - team.begin) * kUnitTokens;
   }
 
   __device__ void load_queries(const TeamSplit::Team& team) {
-    queries_.load(static_cast<const T*>(a_.step.q) + first_head(team) * a_.step.head_dim, a_.group,
-                  a_.step.head_dim, lane_);
+    queries_.load(
+        static_cast<const T*>(a_.step.q) + first_head(a_.step, a_.group, team) * a_.step.head_dim,
+        a_.group, a_.step.head_dim, lane_);
   }
 
   /// Points the readers at the stream's position.
@@ -279,7 +274,7 @@ class DenseCta {
         total.b += factor * value.y;
       }
       if (alone) {
-        write_output(team, head, column, total);
+        write_weighted(a_.step, group, team, head, column, total);
         continue;
       }
       publish(a_.partials.values + slot * (group * D / 2) + i, __float_as_uint(total.a),
@@ -323,20 +318,8 @@ class DenseCta {
     const TeamSum<D, Shape::kThreads, true> sum(a_.partials, a_.group,
                                                 reinterpret_cast<WeightedPair*>(scratch), launch_);
     sum.run(sharing, [&](int head, int column, const WeightedPair& total) {
-      write_output(team, head, column, total);
+      write_weighted(a_.step, a_.group, team, head, column, total);
     });
-  }
-
-  __device__ void write_output(const TeamSplit::Team& team, int head, int column,
-                               WeightedPair total) {
-    if (column >= a_.step.head_dim) return;
-    const std::int64_t row = first_head(team) + head;
-    if (a_.step.sink_logits != nullptr) {
-      const float sink = a_.step.sink_logits[team.kv_head * a_.group + head] * kLog2e;
-      total.add({0, 0, 1, sink});
-    }
-    const float inverse = 1 / total.sum;
-    store_output(a_.step, row * a_.step.head_dim + column, total.a * inverse, total.b * inverse);
   }
 
   const DenseArguments& a_;

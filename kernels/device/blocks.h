@@ -46,15 +46,21 @@ constexpr int gather_parts_log2(int group, int warps) {
 
 inline constexpr SplitUnit kBlockSplitUnit{device::kBlockTokens, 1};
 
+/// Blocks that have room in shared memory beside `front_bytes` and what the blocks' barriers take.
+constexpr std::int64_t slots_beside(std::int64_t blocks, int group, int front_bytes,
+                                    std::int64_t shared_bytes_per_sm) {
+  // The system's share, and as much to spare.
+  const std::int64_t room = shared_bytes_per_sm - 2 * kSystemSharedBytes - front_bytes -
+                            device::barrier_bytes(static_cast<int>(blocks));
+  return room / (4 * device::stash_words(group));
+}
+
 /// How many of a CTA's `blocks` keep their scores in shared memory: all, or what is left beside
 /// the ring (or what gathering needs in its place, if that is more) and the staging slots
 /// (negative: not even these fit).
 constexpr std::int64_t resident_blocks(std::int64_t blocks, int group, int ring_bytes,
                                        std::int64_t shared_bytes_per_sm) {
-  // The system's share, and as much to spare.
-  const std::int64_t room = shared_bytes_per_sm - 2 * kSystemSharedBytes - ring_bytes -
-                            device::barrier_bytes(static_cast<int>(blocks));
-  const std::int64_t slots = room / (4 * device::stash_words(group));
+  const std::int64_t slots = slots_beside(blocks, group, ring_bytes, shared_bytes_per_sm);
   return slots >= blocks ? blocks : slots - device::kStagingBlocks;
 }
 

@@ -78,6 +78,8 @@ struct LaunchCounter {
   }
 };
 
+inline constexpr float kLog2e = 1.44269504f;
+
 /// 2^(a - b), zero if a is -infinity (nothing was seen).
 __device__ inline float rescale(float a, float b) {
   return a == -INFINITY ? 0.0f : fast_exp2(a - b);
@@ -142,6 +144,25 @@ __device__ inline Sharing sharing_of(const TeamSplit& split, const Partials& par
             2 * cta + (split.share_begin(cta) >= team.begin ? 0 : 1),
             2 * first + (split.share_begin(first) >= team.begin ? 0 : 1)};
   }
+}
+
+/// The first query head of a team in the whole batch.
+__device__ inline std::int64_t first_head(const DeviceStep& step, int group,
+                                          const TeamSplit::Team& team) {
+  return std::int64_t{team.sequence} * step.q_heads + team.kv_head * group;
+}
+
+/// Writes two columns of a head's output: weighted sums over their weights, a sink's included.
+__device__ inline void write_weighted(const DeviceStep& step, int group,
+                                      const TeamSplit::Team& team, int head, int column,
+                                      WeightedPair total) {
+  if (column >= step.head_dim) return;
+  const std::int64_t row = first_head(step, group, team) + head;
+  if (step.sink_logits != nullptr) {
+    total.add({0, 0, 1, step.sink_logits[team.kv_head * group + head] * kLog2e});
+  }
+  const float inverse = 1 / total.sum;
+  store_output(step, row * step.head_dim + column, total.a * inverse, total.b * inverse);
 }
 
 /// Each CTA of a team adds up its slice of the team's group * D columns over all members. Threads

@@ -6,18 +6,19 @@
 
 namespace kvsim::device {
 
-/// The CTA's share of the keys: scores on chip, then what `Finish` makes of them in their place.
-/// `Finish::finish(arguments, scores, target, blocks, head, lane, launch)`, by one whole warp:
-/// turns a block's scores of one head into as many words at `target`, which may be `scores`, and
-/// publishes what other CTAs need.
-template <typename T, int D, int kHeads8, bool kLarge, bool kTeams, typename Finish>
+/// The CTA's share of the keys: scores on chip, then what `Finish` makes of them. Each finishing
+/// warp has one, made of `Finish::Arguments` (StreamArguments or more) and shared memory:
+///   takes(blocks, index)                   whether the warp has to do with the CTA's next block
+///   block(shared, blocks, index, launch)   its scores are there (scores_of)
+///   close(team, launch)                    the CTA's blocks of a team have all been there
+template <typename T, typename Shape, bool kTeams, typename Finish>
 class KeyStream {
  public:
-  using Shape = StreamShape<D, kHeads8, kLarge>;
   using Blocks = UnitStream<kTeams>;
 
-  __device__ KeyStream(const StreamArguments& arguments, char* shared)
+  __device__ KeyStream(const typename Finish::Arguments& arguments, char* shared)
       : a_(arguments),
+        base_(shared),
         shared_(arguments, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
@@ -45,20 +46,17 @@ class KeyStream {
       }
     }
     __syncthreads();
-    tile_ = ring_;
-    const std::uint32_t launch = warp_ < Shape::kWarps ? 0 : LaunchCounter::number(launches);
-#pragma unroll 1
-    for (int index = 0; !blocks.done(); ++index) {
-      if (warp_ < Shape::kWarps) {
-        score_block(blocks, index);
-      } else {
-        finish_block(blocks, index, launch);
-      }
-      if (blocks.advance(a_.split) && warp_ < Shape::kWarps) load_queries(blocks.team);
+    if (warp_ < Shape::kWarps) {
+      score_blocks(blocks);
+    } else {
+      finish_blocks(blocks, LaunchCounter::number(launches));
     }
   }
 
  private:
+  static constexpr int D = Shape::kDim;
+  static constexpr int kHeads8 = Shape::kHeads8;
+
   __device__ void load_queries(const TeamSplit::Team& team) {
     const int group = a_.group;
     const std::int64_t head = std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * group;
@@ -107,10 +105,35 @@ class KeyStream {
     commit_copies();
   }
 
+  __device__ void score_blocks(Blocks& blocks) {
+    tile_ = ring_;
+#pragma unroll 1
+    for (int index = 0; !blocks.done(); ++index) {
+      score_block(blocks, index);
+      if (blocks.advance(a_.split)) load_queries(blocks.team);
+    }
+  }
+
+  __device__ void finish_blocks(Blocks& blocks, std::uint32_t launch) const {
+    Finish finish(a_, base_);
+#pragma unroll 1
+    for (int index = 0; !blocks.done(); ++index) {
+      const TeamSplit::Team team = blocks.team;
+      if (finish.takes(blocks, index)) {
+        wait_for(shared_.scored + index);
+        finish.block(shared_, blocks, index, launch);
+      }
+      if (is_spilled(a_, index)) arrive(shared_.finished + index);
+      if (blocks.advance(a_.split) || blocks.done()) finish.close(team, launch);
+    }
+  }
+
   /// Scores this warp's units of a block into the stash.
   __device__ void score_block(const Blocks& blocks, int index) {
     // A staging slot is free when the block before it there is finished.
-    if (is_spilled(a_, index - kStagingBlocks)) wait_for(shared_.finished + index - kStagingBlocks);
+    if (is_spilled(a_, index - a_.staging_blocks)) {
+      wait_for(shared_.finished + index - a_.staging_blocks);
+    }
     std::uint32_t* stash = scores_of(a_, shared_, index);
     int tokens = tokens_from(blocks) - warp_ * kUnitTokens;
 #pragma unroll 1
@@ -180,20 +203,8 @@ class KeyStream {
     }
   }
 
-  /// The heads of a block are dealt out over the finishing warps.
-  __device__ void finish_block(const Blocks& blocks, int index, std::uint32_t launch) {
-    wait_for(shared_.scored + index);
-    const std::uint32_t* scores = scores_of(a_, shared_, index);
-    std::uint32_t* finished = finished_of(a_, shared_, index, blocks.position);
-#pragma unroll 1
-    for (int head = warp_ - Shape::kWarps; head < a_.group; head += Shape::kFinishWarps) {
-      Finish::finish(a_, scores + head * kStashRow, finished + head * kStashRow, blocks, head,
-                     lane_, launch);
-    }
-    if (is_spilled(a_, index)) arrive(shared_.finished + index);
-  }
-
-  const StreamArguments& a_;
+  const typename Finish::Arguments& a_;
+  char* base_;  // of shared memory
   StreamShared shared_;
   int warp_;
   int lane_;

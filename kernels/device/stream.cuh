@@ -23,13 +23,16 @@ struct StreamArguments {
   std::int32_t tiles = 0;            // of the longest context
   std::int32_t front_bytes = 0;      // of shared memory: the ring, or what takes its place later
   std::int32_t resident_blocks = 0;  // of a CTA: their scores stay in shared memory
+  std::int32_t staging_blocks = kStagingBlocks;
   std::int32_t blocks_per_cta = 0;
   TeamSplit split;  // in blocks
   DeviceStep step;
 };
 
-template <int D, int kHeads8, bool kLarge>
+template <int D, int kHeads8Value, bool kLarge>
 struct StreamShape {
+  static constexpr int kDim = D;
+  static constexpr int kHeads8 = kHeads8Value;
   static constexpr int kMostGroup = 8 * kHeads8;
   static constexpr int kWarps = stream_warps(kLarge);        // that stream keys and gather rows
   static constexpr int kFinishWarps = kWarps / 2 * kHeads8;  // that finish scores
@@ -62,7 +65,7 @@ __device__ inline bool is_spilled(const StreamArguments& a, int index) {
 __device__ inline std::uint32_t* scores_of(const StreamArguments& a, const StreamShared& shared,
                                            int index) {
   const int first = a.resident_blocks;
-  const int slot = is_spilled(a, index) ? first + (index - first) % kStagingBlocks : index;
+  const int slot = is_spilled(a, index) ? first + (index - first) % a.staging_blocks : index;
   return shared.stash + slot * stash_words(a.group);
 }
 
@@ -79,6 +82,41 @@ __device__ inline TaggedPair* records_of(const StreamArguments& a, const TeamSpl
   const int index = team.sequence * a.step.kv_heads + team.kv_head;
   return a.records + (std::int64_t{index} * a.group + head) * a.tiles;
 }
+
+/// A Finish (KeyStream) that makes as many words of a block's scores of each head, in their place
+/// or where spilled blocks go: `Words::make(arguments, scores, target, blocks, head, lane,
+/// launch)`, by one warp, for each head, which are dealt out over the finishing warps.
+template <typename Shape, typename Words>
+class FinishHeads {
+ public:
+  using Arguments = StreamArguments;
+
+  __device__ FinishHeads(const Arguments& arguments, char*) : a_(arguments) {}
+
+  template <typename Blocks>
+  __device__ static bool takes(const Blocks&, int) {
+    return true;
+  }
+
+  template <typename Blocks>
+  __device__ void block(const StreamShared& shared, const Blocks& blocks, int index,
+                        std::uint32_t launch) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const std::uint32_t* scores = scores_of(a_, shared, index);
+    std::uint32_t* target = finished_of(a_, shared, index, blocks.position);
+#pragma unroll 1
+    for (int head = static_cast<int>(threadIdx.x) / kWarp - Shape::kWarps; head < a_.group;
+         head += Shape::kFinishWarps) {
+      Words::make(a_, scores + head * kStashRow, target + head * kStashRow, blocks, head, lane,
+                  launch);
+    }
+  }
+
+  __device__ static void close(const TeamSplit::Team&, std::uint32_t) {}
+
+ private:
+  const StreamArguments& a_;
+};
 
 /// This CTA's blocks of one team.
 struct OwnBlocks {

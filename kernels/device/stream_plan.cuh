@@ -37,7 +37,7 @@ void plan_shared(device::StreamArguments& a, const DeviceLimits& limits, int gat
 inline int stream_shared_bytes(const device::StreamArguments& a) {
   // Blocks that have room in a CTA's shared memory.
   const int slots =
-      a.resident_blocks + (a.resident_blocks < a.blocks_per_cta ? device::kStagingBlocks : 0);
+      a.resident_blocks + (a.resident_blocks < a.blocks_per_cta ? a.staging_blocks : 0);
   return a.front_bytes + device::barrier_bytes(a.blocks_per_cta) +
          4 * slots * device::stash_words(a.group);
 }

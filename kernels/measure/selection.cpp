@@ -43,16 +43,13 @@ std::vector<double> by_row(const HeadSelection& head, std::size_t rows) {
   return weights;
 }
 
-/// How often a kernel should have counted each row. Where draws are as many as rows, every row
-/// counts once, whatever it weighs (top-k).
+/// How often a kernel should have counted each row: once where nothing is drawn (top-k).
 std::vector<std::uint32_t> expected_counts(const HeadSelection& head, std::size_t rows) {
-  const bool once = head.draws == head.v_rows.size();
   std::vector<std::uint32_t> counts(rows, 0);
-  const std::vector<double> weights = by_row(head, rows);
+  std::size_t next = 0;
   for (const Range& range : head.v_rows.ranges()) {
-    for (auto r = static_cast<std::size_t>(range.begin); r < static_cast<std::size_t>(range.end);
-         ++r) {
-      counts[r] = once ? 1 : static_cast<std::uint32_t>(weights[r]);
+    for (std::int64_t r = range.begin; r < range.end; ++r) {
+      counts[static_cast<std::size_t>(r)] = head.counts.empty() ? 1 : head.counts[next++];
     }
   }
   return counts;

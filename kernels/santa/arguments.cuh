@@ -40,6 +40,7 @@ struct SantaArguments : StreamArguments {
   float per_sample = 0;         // 1 / samples
   std::int32_t slots_log2 = 0;  // log2 of the most partial sums of a head
   bool offset_per_tile = false;
+  bool shared_offsets = false;  // a group's heads draw the same random words
 };
 
 }  // namespace kvsim::device

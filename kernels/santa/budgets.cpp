@@ -42,6 +42,22 @@ std::vector<std::uint32_t> systematic_budgets(const HeadDistribution& head, std:
   return budgets;
 }
 
+std::vector<std::uint32_t> even_budgets(int tiles, std::uint32_t samples) {
+  std::vector<std::uint32_t> budgets(static_cast<std::size_t>(tiles));
+  for (std::uint32_t t = 0; t < budgets.size(); ++t) {
+    budgets[t] = even_budget(t, static_cast<std::uint32_t>(tiles), samples);
+  }
+  return budgets;
+}
+
+std::vector<std::int32_t> tiles_with(const std::vector<std::uint32_t>& budgets) {
+  std::vector<std::int32_t> tiles;
+  for (std::size_t t = 0; t < budgets.size(); ++t) {
+    if (budgets[t] > 0) tiles.push_back(static_cast<std::int32_t>(t));
+  }
+  return tiles;
+}
+
 std::vector<int> released_remainder_order(std::span<const float> remainders) {
   const std::size_t tiles = remainders.size();
   std::vector<float> keys(remainders.begin(), remainders.end());

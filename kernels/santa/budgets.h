@@ -18,6 +18,12 @@ std::vector<std::uint32_t> largest_remainder_budgets(const HeadDistribution& hea
 std::vector<std::uint32_t> systematic_budgets(const HeadDistribution& head, std::uint32_t samples,
                                               std::uint32_t random24);
 
+/// Samples per tile where no tile knows the others' masses (even_budget).
+std::vector<std::uint32_t> even_budgets(int tiles, std::uint32_t samples);
+
+/// Tiles that draw, ascending.
+std::vector<std::int32_t> tiles_with(const std::vector<std::uint32_t>& budgets);
+
 /// The released sort of remainders (SANTA repository, tile_budgets_kernel, read sequentially): an
 /// in-place bitonic network over N >= T slots whose pads are never written back, so that real
 /// entries which move to a pad slot are lost when T is no power of two. Returns tile numbers in the

@@ -42,6 +42,7 @@ class SantaCost : public Implementation {
   Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
   Work published(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
   void count_softmax(Stage& stage, const Shape& shape, const Statistics& s) const;
+  double random_streams(const Shape& shape) const;
   void count_budgets(Stage& stage, const Shape& shape) const;
   void count_draws(Stage& stage, const Shape& shape, const Statistics& s) const;
 
@@ -77,18 +78,24 @@ void SantaCost::count_budgets(Stage& stage, const Shape& shape) const {
     compares += shape.q_heads * static_cast<double>(model_.samples) *
                 search_steps(tiles_in(context, tile_of(model_, shape)));
   }
-  stage.count(Op::kRandomWord, Phase::kSelect, heads);
+  stage.count(Op::kRandomWord, Phase::kSelect, random_streams(shape));
   stage.count(Op::kMultiply, Phase::kSelect, heads);
   stage.count(Op::kAdd, Phase::kSelect, heads * static_cast<double>(model_.samples));
   stage.count(Op::kCompare, Phase::kSelect, compares);
+}
+
+/// Streams of random words: of every query head, or of every group.
+double SantaCost::random_streams(const Shape& shape) const {
+  return query_heads(shape) / (model_.shared_random_words ? shape.group() : 1);
 }
 
 /// Drawing rows, from the whole head or from each tile with a budget.
 void SantaCost::count_draws(Stage& stage, const Shape& shape, const Statistics& s) const {
   const double heads = query_heads(shape);
   const double tiles = tiles_of(shape, tile_of(model_, shape)) * shape.q_heads;
-  stage.count(Op::kRandomWord, Phase::kSelect,
-              heads * model_.random_words_per_head + tiles * model_.random_words_per_tile);
+  stage.count(
+      Op::kRandomWord, Phase::kSelect,
+      random_streams(shape) * model_.random_words_per_head + tiles * model_.random_words_per_tile);
   if (model_.budgets != SantaCostModel::Budgets::kNone) {
     stage.count(Op::kMultiply, Phase::kSelect, s.head_tiles);  // the offset in the tile's units
     stage.count(Op::kAdd, Phase::kSelect, s.draws);

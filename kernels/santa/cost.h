@@ -18,6 +18,7 @@ struct SantaCostModel {
   int tile = 256;  // 0 = budget_tile(prompt_tokens)
   double random_words_per_head = 0;
   double random_words_per_tile = 0;
+  bool shared_random_words = false;  // those of a head serve its whole group
   double threshold_multiplies = 0;   // per head, to scale random words to the head's mass
   double threshold_adds = 0;         // per head, to step from stratum to stratum
   bool independent = false;          // samples in no order: any may lie in any tile

@@ -11,17 +11,18 @@ namespace {
 using Thresholds = std::vector<std::uint64_t> (*)(const HeadDistribution&, std::uint32_t,
                                                   const RandomStream&);
 
-class DrawnSanta : public SantaMethod {
+class DrawnSanta : public WholeHeadSanta {
  public:
   DrawnSanta(const Parameters& parameters, Thresholds thresholds, SantaCostModel cost)
-      : SantaMethod(with_implementation(cost, parameters)), thresholds_(thresholds) {}
+      : WholeHeadSanta(completed(cost, parameters), offsets_of(parameters)),
+        thresholds_(thresholds) {}
 
  protected:
   Draws draw(const StepView& view, std::span<const float> scores, int g) const override {
     const HeadDistribution head(scores, kMassTile);
-    const RandomStream random = view.random_of(g, Purpose::kSampleOffset);
     Draws draws;
-    draws.rows = rows_of(head, thresholds_(head, samples(), random));
+    draws.rows =
+        rows_of(head, thresholds_(head, samples(), random_of(view, g, Purpose::kSampleOffset)));
     draws.mass_of_rows = mass_of_rows(view, head, g);
     for (const std::int64_t row : draws.rows) {
       const auto tile = static_cast<std::int32_t>(row / kMassTile);
@@ -33,8 +34,9 @@ class DrawnSanta : public SantaMethod {
   }
 
  private:
-  static SantaCostModel with_implementation(SantaCostModel cost, const Parameters& parameters) {
+  static SantaCostModel completed(SantaCostModel cost, const Parameters& parameters) {
     cost.tile = kMassTile;
+    cost.shared_random_words = offsets_of(parameters) == Offsets::kShared;
     cost.launches = launches_of(parameters);
     return cost;
   }
@@ -63,7 +65,7 @@ KVSIM_REGISTER_METHOD("santa-iid",
                       MethodInfo{
                           .summary = "S V rows drawn independently from the softmax (unbiased)",
                           .source = std::string(kSantaPaper) + " §2",
-                          .parameters = santa_parameters(),
+                          .parameters = santa_parameters(false),
                           .make = [](const Parameters& p) {
                             return word_per_sample(p, iid_thresholds, false);
                           }});
@@ -72,7 +74,7 @@ KVSIM_REGISTER_METHOD("santa-strat",
                       MethodInfo{
                           .summary = "one V row in each of S strata of equal mass (unbiased)",
                           .source = std::string(kSantaPaper) + " §2.1",
-                          .parameters = santa_parameters(),
+                          .parameters = santa_parameters(false),
                           .make = [](const Parameters& p) {
                             return word_per_sample(p, stratified_thresholds, true);
                           }});
@@ -81,7 +83,7 @@ KVSIM_REGISTER_METHOD(
     "santa-sys",
     MethodInfo{.summary = "S strata of equal mass, one offset per query head for all (unbiased)",
                .source = std::string(kSantaPaper) + " §2.1",
-               .parameters = santa_parameters(),
+               .parameters = santa_parameters(false),
                .make = [](const Parameters& p) {
                  const std::uint32_t s = samples_of(p);
                  const SantaCostModel cost{.samples = s,

@@ -94,8 +94,8 @@ class TileDraws {
   }
 
   __device__ std::uint32_t random_of(int head, Purpose purpose, std::uint32_t index) const {
-    return random24(a_.step.random, own_.team.sequence, own_.team.kv_head * a_.group + head,
-                    purpose, index);
+    const int drawing = own_.team.kv_head * a_.group + (a_.shared_offsets ? 0 : head);
+    return random24(a_.step.random, own_.team.sequence, drawing, purpose, index);
   }
 
   /// The mass at which a head's sample m is drawn.

@@ -3,16 +3,11 @@
 #include <cstdint>
 
 #include "kernels/santa/arguments.cuh"
+#include "kernels/santa/drawn_rows.cuh"
 #include "kernels/santa/draws.cuh"
 #include "kernels/santa/sizes.h"
 
 namespace kvsim::device {
-
-/// A V row that a warp is to add, and how often.
-struct alignas(16) DrawnRow {
-  const void* row;
-  float count;
-};
 
 /// How the ring is used while gathering, for host (sizes) and device. Arrays of heads are as many
 /// times there as there are parts at once.
@@ -56,7 +51,8 @@ class SantaGather {
       : a_(arguments),
         shared_(arguments, shared),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
-        lane_(static_cast<int>(threadIdx.x) % kWarp) {
+        lane_(static_cast<int>(threadIdx.x) % kWarp),
+        rows_(arguments.step, arguments.group, lane_) {
     const GatherLayout layout = GatherLayout::of(a_, Shape::kWarps, D);
     most_tiles_ = layout.most_tiles;
     sum_ = reinterpret_cast<WeightedPair*>(shared + layout.sum);
@@ -93,8 +89,7 @@ class SantaGather {
   }
 
  private:
-  static constexpr int kColumns = D / kWarp;  // of a V row, per lane
-  static constexpr int kBatch = sampled_rows_at_once(D, Shape::kMostGroup);
+  using Rows = DrawnRows<T, D, sampled_rows_at_once(D, Shape::kMostGroup)>;
 
   /// The share's next teams, whose first block is the CTA's number `index`. Afterwards `own_` is
   /// the last of them.
@@ -169,7 +164,7 @@ class SantaGather {
     const int first = draw.tile << a_.tile_log2;
     const int context = context_of<kTeams>(a_.step, own_.team.sequence);
     // Scores that are not numbers may exceed all sums: never a row past the context.
-    return min(first + rows_below(prefix_of_tile(head, own), units), context - 1);
+    return min(first + rows_below(prefix_of_tile(head, own), a_.tile_log2, units), context - 1);
   }
 
   /// A head's own tiles.
@@ -218,36 +213,6 @@ class SantaGather {
     return tile_threshold(draw.units, draw.end - draw.first, sample, offset) + 1;
   }
 
-  /// How many of a tile's prefix sums are below `units`; not all are. Two rounds of 16 independent
-  /// loads take less time than 8 that depend on each other.
-  __device__ int rows_below(const std::uint32_t* prefix, std::uint32_t units) const {
-    constexpr int kAtOnce = kPrefixesAtOnce;
-    const int stretches = (1 << a_.tile_log2) / kAtOnce;
-    const std::uint32_t* last = prefix + kAtOnce - 1;  // of a stretch
-    int before = 0;
-    if (stretches == kAtOnce) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce - 1; ++i) before += count_below(last[i * kAtOnce], units);
-    } else {
-#pragma unroll 1
-      for (int i = 0; i < stretches - 1; ++i) before += count_below(last[i * kAtOnce], units);
-    }
-    const auto* words = reinterpret_cast<const uint4*>(prefix + before * kAtOnce);
-    int rows = before * kAtOnce;
-#pragma unroll
-    for (int i = 0; i < kAtOnce / 4; ++i) rows += count_below(words[i], units);
-    return min(rows, (1 << a_.tile_log2) - 1);  // scores that are not numbers
-  }
-
-  /// 1 if a < b, for differences of 31 bits. Without predicates sums of many are not one chain.
-  __device__ static int count_below(std::uint32_t a, std::uint32_t b) {
-    return static_cast<int>((a - b) >> 31);
-  }
-  __device__ static int count_below(uint4 a, std::uint32_t b) {
-    return (count_below(a.x, b) + count_below(a.y, b)) +
-           (count_below(a.z, b) + count_below(a.w, b));
-  }
-
   /// Chunks of `count` samples that go to sums of their own.
   __device__ int chunks_of(std::uint32_t count) const {
     const std::uint32_t chunks = (count + (1u << chunk_log2_) - 1) >> chunk_log2_;
@@ -280,7 +245,7 @@ class SantaGather {
     const TileDraws draws = this->draws();
     const std::uint32_t count = heads_[head].count;
     const bool looks_up = lane_ >> chunk_log2_ == 0;
-    float sum[kColumns] = {};
+    typename Rows::Sum sum = {};
 #pragma unroll 1
     for (auto e = static_cast<std::uint32_t>(slot << chunk_log2_); e < count;
          e += 1u << (chunk_log2_ + a_.slots_log2)) {
@@ -288,63 +253,18 @@ class SantaGather {
       const int row = looks_up && mine < count ? row_of(draws, head - first_head_, mine) : -1;
       add_rows(sum, head - first_head_, row);
     }
-    float* target = sums_ + ((head << a_.slots_log2) + slot) * D + lane_ * kColumns;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) target[i] = sum[i];
+    rows_.write(sum, sums_ + ((head << a_.slots_log2) + slot) * D);
   }
 
-  /// A row of each lane, -1 for none; equal rows of neighbouring lanes are read once.
-  __device__ void add_rows(float (&sum)[kColumns], int head, int row) {
-    const int left = __shfl_up_sync(0xffffffffu, row, 1);
-    const std::uint32_t begins = __ballot_sync(0xffffffffu, lane_ == 0 || row != left);
-    const std::uint32_t rows = begins & __ballot_sync(0xffffffffu, row >= 0);
-    if ((rows >> lane_ & 1) != 0) {
-      const std::uint32_t later = begins & ~((2u << lane_) - 1u);
-      const int drawn = (later != 0 ? __ffs(static_cast<int>(later)) - 1 : kWarp) - lane_;
-      const T* v = row_pointer<T>(a_.step.v, own_.team.sequence, own_.team.kv_head, row);
-      queue_[__popc(rows & ((1u << lane_) - 1u))] = {v, static_cast<float>(drawn)};
-      if (a_.step.counts != nullptr) dump(head, row, drawn);
-    }
-    __syncwarp();
-    const int queued = __popc(rows);
+  /// A row of each lane, -1 for none.
+  __device__ void add_rows(typename Rows::Sum& sum, int head, int row) const {
+    const int queued = rows_.fill(queue_, own_.team, head, row, 1);
 #pragma unroll 1
-    for (int base = 0; base < queued; base += kBatch) add_batch(sum, queue_ + base, queued - base);
-    __syncwarp();
-  }
-
-  /// Adds up to kBatch rows; all their loads are under way at once.
-  __device__ void add_batch(float (&sum)[kColumns], const DrawnRow* rows, int queued) const {
-    constexpr int kWords = kColumns / 2;
-    std::uint32_t words[kBatch][kWords];
-    float count[kBatch];
-    const bool inside = lane_ * kColumns < a_.step.head_dim;
-    const int column = inside ? lane_ * kColumns : 0;
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      if (j >= queued) break;
-      const DrawnRow drawn = rows[j];
-      count[j] = drawn.count;
-      load_words<kWords>(words[j], static_cast<const T*>(drawn.row) + column);
+    for (int base = 0; base < queued; base += Rows::kRowsAtOnce) {
+      typename Rows::Batch batch;
+      rows_.load(batch, queue_ + base, queued - base);
+      rows_.add(sum, batch);
     }
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      if (j >= queued) break;
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) {
-        const float2 value = unpack2<T>(words[j][w]);
-        sum[2 * w] = fmaf(count[j], value.x, sum[2 * w]);
-        sum[2 * w + 1] = fmaf(count[j], value.y, sum[2 * w + 1]);
-      }
-    }
-  }
-
-  __device__ std::int64_t first_head(const TeamSplit::Team& team) const {
-    return std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * a_.group;
-  }
-
-  __device__ void dump(int head, std::int32_t row, int count) const {
-    atomicAdd(a_.step.counts + (first_head(own_.team) + head) * a_.step.dump_stride + row,
-              static_cast<std::uint32_t>(count));
   }
 
   /// The warps' sums become the CTA's: output if the team is its own, else a partial result.
@@ -389,13 +309,15 @@ class SantaGather {
   __device__ void write_output(const TeamSplit::Team& team, int head, int column, float a,
                                float b) const {
     if (column >= a_.step.head_dim) return;
-    store_output(a_.step, (first_head(team) + head) * a_.step.head_dim + column, a, b);
+    store_output(a_.step, (first_head(a_.step, a_.group, team) + head) * a_.step.head_dim + column,
+                 a, b);
   }
 
   const SantaArguments& a_;
   StreamShared shared_;
   int warp_;
   int lane_;
+  Rows rows_;
   int most_tiles_;             // of a head in one part
   WeightedPair* sum_;          // [workers]
   TeamPart* parts_;            // [kPartsAtOnce], unless teams have CTAs of their own

@@ -36,17 +36,20 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.partials.launches.read();
-  KeyStream<T, D, kHeads8, kLarge, kTeams, PrefixSums>(arguments, shared).run(launches);
-  if (leave_to_workers<StreamShape<D, kHeads8, kLarge>>()) return;
-  SantaGather<T, D, StreamShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
+  using Shape = StreamShape<D, kHeads8, kLarge>;
+  using Finish = FinishHeads<Shape, PrefixSums>;
+  KeyStream<T, Shape, kTeams, Finish>(arguments, shared).run(launches);
+  if (leave_to_workers<Shape>()) return;
+  SantaGather<T, D, Shape, kTeams>(arguments, shared).run(launches);
 }
 
 template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_stream_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
-  KeyStream<T, D, kHeads8, kLarge, false, PrefixSums>(arguments, shared)
-      .run(arguments.partials.launches.read());
+  using Shape = StreamShape<D, kHeads8, kLarge>;
+  using Finish = FinishHeads<Shape, PrefixSums>;
+  KeyStream<T, Shape, false, Finish>(arguments, shared).run(arguments.partials.launches.read());
 }
 
 template <typename T, int D, int kHeads8, bool kLarge>
@@ -63,6 +66,7 @@ struct SantaOptions {
   std::uint32_t samples = 128;
   int tile = kMassTile;  // 0: by the prompt's length
   bool offset_per_tile = false;
+  bool shared_offsets = false;
   bool released = false;
   bool fallback = false;  // two launches, prefix sums in memory between them
 };
@@ -138,6 +142,7 @@ class SantaKernel : public Kernel {
     a.samples = options_.samples;
     a.per_sample = 1.0f / static_cast<float>(a.samples);
     a.offset_per_tile = options_.offset_per_tile;
+    a.shared_offsets = options_.shared_offsets;
     plan_shared<Shape>(a, limits,
                        GatherLayout::of(a, Shape::kWarps, head_class(step.head_dim)).bytes);
     if (options_.fallback) a.resident_blocks = has_staging(a, limits) ? 0 : -1;
@@ -166,6 +171,7 @@ class SantaKernel : public Kernel {
 SantaOptions drawn_options(const Parameters& parameters, SantaRule rule) {
   return {.rule = rule,
           .samples = static_cast<std::uint32_t>(parameters.integer("samples", 1, kMaxSamples)),
+          .shared_offsets = parameters.choice("offsets") == "shared",
           .released = parameters.choice("implementation") == "published",
           .fallback = parameters.choice("implementation") == "fallback"};
 }
@@ -175,7 +181,7 @@ SantaOptions prop_options(const Parameters& parameters) {
   SantaOptions options = drawn_options(
       parameters, unbiased ? SantaRule::kSystematicBudgets : SantaRule::kLargestRemainder);
   options.tile = static_cast<int>(parameters.integer("tile", 0, 256));
-  options.offset_per_tile = parameters.choice("offsets") == "tile";
+  options.offset_per_tile = parameters.choice("offsets") == "per-tile";
   options.released = options.released || parameters.choice("mode") == "released";
   return options;
 }

@@ -7,18 +7,39 @@
 
 namespace kvsim::device {
 
+inline constexpr int kLaneTokensLog2 = 3;  // of a block; a tile is 4 to 32 lanes
+static_assert(kBlockTokens / kWarp == 1 << kLaneTokensLog2);
+
+/// A lane's part of its tile.
+struct TilePart {
+  float highest;          // score of the whole tile
+  std::uint32_t through;  // units up to the lane's last token
+};
+
 /// What becomes of a block's scores of one head, by one warp: prefix sums of integer masses, and a
 /// record of each tile for the CTAs of the team.
 struct PrefixSums {
-  /// Each lane holds 8 tokens; a tile is 4 to 32 lanes.
   template <bool kTeams>
-  __device__ static void finish(const StreamArguments& a, const std::uint32_t* scores,
-                                std::uint32_t* prefix, const UnitStream<kTeams>& blocks, int head,
-                                int lane, std::uint32_t launch) {
-    constexpr int kTokens = kBlockTokens / kWarp;
-    const int lanes = 1 << (a.tile_log2 - 3);
+  __device__ static void make(const StreamArguments& a, const std::uint32_t* scores,
+                              std::uint32_t* prefix, const UnitStream<kTeams>& blocks, int head,
+                              int lane, std::uint32_t launch) {
+    const TilePart part = sum_up(a.tile_log2, scores, prefix, lane);
+    const int lanes = 1 << (a.tile_log2 - kLaneTokensLog2);
+    const int tile = ((blocks.position - blocks.team.begin) << (kBlockLog2 - a.tile_log2)) +
+                     (lane >> (a.tile_log2 - kLaneTokensLog2));
+    const bool exists = tile << a.tile_log2 < context_of<kTeams>(a.step, blocks.team.sequence);
+    if ((lane & (lanes - 1)) == lanes - 1 && exists) {  // others wait for it, be it empty
+      publish(records_of(a, blocks.team, head) + tile, __float_as_uint(part.highest), part.through,
+              launch);
+    }
+  }
+
+  /// Prefix sums, which restart in every tile, of a block's masses; `prefix` may be `scores`.
+  __device__ static TilePart sum_up(int tile_log2, const std::uint32_t* scores,
+                                    std::uint32_t* prefix, int lane) {
+    constexpr int kTokens = 1 << kLaneTokensLog2;
+    const int lanes = 1 << (tile_log2 - kLaneTokensLog2);
     const int in_tile = lane & (lanes - 1);
-    static_assert(kTokens == 1 << 3);
     const auto* source = reinterpret_cast<const uint4*>(scores + lane * kTokens);
     alignas(16) std::uint32_t word[kTokens];
     *reinterpret_cast<uint4*>(word) = source[0];
@@ -52,13 +73,7 @@ struct PrefixSums {
     auto* target = reinterpret_cast<uint4*>(prefix + lane * kTokens);
     target[0] = *reinterpret_cast<uint4*>(word);
     target[1] = *reinterpret_cast<uint4*>(word + 4);
-    const int tile = ((blocks.position - blocks.team.begin) << (kBlockLog2 - a.tile_log2)) +
-                     (lane >> (a.tile_log2 - 3));
-    const bool exists = tile << a.tile_log2 < context_of<kTeams>(a.step, blocks.team.sequence);
-    if (in_tile == lanes - 1 && exists) {  // others wait for it, be it empty
-      publish(records_of(a, blocks.team, head) + tile, __float_as_uint(highest), sum + before,
-              launch);
-    }
+    return {highest, sum + before};
   }
 };
 

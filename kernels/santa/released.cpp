@@ -37,9 +37,8 @@ std::vector<Tile> score_tiles(std::span<const float> scores, int width, std::vec
   return tiles;
 }
 
-/// The budget kernel: floors, then one more for the first R entries of the faulty sort.
-std::vector<std::uint32_t> released_budgets(std::vector<Tile>& tiles, std::uint32_t samples,
-                                            std::uint32_t head) {
+/// Tiles' masses relative to the head's largest weight; returns their sum.
+float weigh_tiles(std::vector<Tile>& tiles) {
   float highest = tiles.front().highest;
   for (const Tile& tile : tiles) highest = std::max(highest, tile.highest);
   float total = 0;
@@ -47,6 +46,13 @@ std::vector<std::uint32_t> released_budgets(std::vector<Tile>& tiles, std::uint3
     tile.weight = exp_nonpositive(tile.highest - highest) * tile.sum;
     total += tile.weight;
   }
+  return total;
+}
+
+/// The budget kernel: floors, then one more for the first R entries of the faulty sort.
+std::vector<std::uint32_t> released_budgets(std::vector<Tile>& tiles, std::uint32_t samples,
+                                            std::uint32_t head) {
+  const float total = weigh_tiles(tiles);
   std::vector<std::uint32_t> budgets(tiles.size());
   std::vector<float> remainders(tiles.size());
   std::int64_t dealt = 0;
@@ -67,9 +73,9 @@ std::vector<std::uint32_t> released_budgets(std::vector<Tile>& tiles, std::uint3
   return budgets;
 }
 
-/// Pass 2 in one tile: count(j) = floor(a0 + cum(j)) - floor(a0 + cum(j - 1)).
+/// Rows of one tile: count(j) = floor(a0 + cum(j)) - floor(a0 + cum(j - 1)).
 void draw_tile(const Tile& tile, std::uint32_t budget, float offset, std::span<const float> stash,
-               ReleasedSelection& selection) {
+               std::vector<std::int64_t>& rows) {
   const float per_unit = static_cast<float>(budget) / tile.sum;
   float cumulative = 0;
   float before = std::floor(offset);
@@ -78,11 +84,7 @@ void draw_tile(const Tile& tile, std::uint32_t budget, float offset, std::span<c
     const float after = std::floor(offset + cumulative);
     const float count = std::clamp(after - before, 0.0f, 32767.0f);
     before = after;
-    if (count > 0) {
-      selection.rows.push_back(row);
-      selection.counts.push_back(count);
-      selection.draws += static_cast<std::int64_t>(count);
-    }
+    rows.insert(rows.end(), static_cast<std::size_t>(count), row);
   }
 }
 
@@ -97,8 +99,8 @@ float released_offset(std::uint64_t seed, std::uint32_t head, std::uint32_t tile
   return static_cast<float>(static_cast<double>(x >> 11) * 0x1p-53);
 }
 
-ReleasedSelection released_selection(std::span<const float> scores, int tile, std::uint32_t samples,
-                                     std::uint32_t head) {
+ReleasedSelection released_prop(std::span<const float> scores, int tile, std::uint32_t samples,
+                                std::uint32_t head) {
   std::vector<float> stash(scores.size());
   std::vector<Tile> tiles = score_tiles(scores, tile, stash);
   ReleasedSelection selection;
@@ -107,7 +109,25 @@ ReleasedSelection released_selection(std::span<const float> scores, int tile, st
     if (selection.budgets[t] == 0) continue;
     draw_tile(tiles[t], selection.budgets[t],
               released_offset(kReleasedSeed, head, static_cast<std::uint32_t>(t)), stash,
-              selection);
+              selection.rows);
+  }
+  return selection;
+}
+
+ReleasedSelection released_flash(std::span<const float> scores, int tile, std::uint32_t samples,
+                                 std::uint32_t head) {
+  std::vector<float> stash(scores.size());
+  std::vector<Tile> tiles = score_tiles(scores, tile, stash);
+  const float total = weigh_tiles(tiles);
+  const auto budget = std::max(1u, samples / static_cast<std::uint32_t>(tiles.size()));
+  ReleasedSelection selection;
+  selection.budgets.assign(tiles.size(), budget);
+  for (std::size_t t = 0; t < tiles.size(); ++t) {
+    draw_tile(tiles[t], budget, released_offset(kReleasedSeed, head, static_cast<std::uint32_t>(t)),
+              stash, selection.rows);
+    // The kernel divides by S_t, however many rows its tile drew.
+    selection.weights.resize(selection.rows.size(),
+                             tiles[t].weight / (total * static_cast<float>(budget)));
   }
   return selection;
 }

@@ -138,6 +138,15 @@ KVSIM_HD inline int budget_tile(std::int64_t prompt_tokens) {
   return prompt_tokens <= 1536 ? 32 : (prompt_tokens <= 3072 ? 64 : 256);
 }
 
+/// Samples of each tile where no tile knows the others' mass (SANTA §3.3): S dealt out evenly, but
+/// at least one, so that no tile's mass is lost. `tiles` is below 2^24.
+KVSIM_HD inline std::uint32_t even_budget(std::uint32_t tile, std::uint32_t tiles,
+                                          std::uint32_t samples) {
+  const std::uint32_t before = short_quotient(std::uint64_t{tile} * samples, tiles);
+  const std::uint32_t through = short_quotient((std::uint64_t{tile} + 1) * samples, tiles);
+  return through > before ? through - before : 1;
+}
+
 /// A tile's share of S samples before the remainders are dealt out: floor and remainder of
 /// S * mass / total, exact.
 struct Share {

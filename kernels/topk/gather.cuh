@@ -50,7 +50,6 @@ class TopkGather {
 
  private:
   static constexpr int kColumns = D / kWarp;  // of a V row, per lane
-  static constexpr float kLog2e = 1.44269504f;
 
   /// The share's teams, and what is to be selected in each.
   __device__ void list_teams() {
@@ -164,7 +163,8 @@ class TopkGather {
       if (lane_ < valid) {
         weight += own;
         if (a_.step.counts != nullptr) {
-          a_.step.counts[(first_head(team) + head) * a_.step.dump_stride + row] = 1;
+          a_.step.counts[(first_head(a_.step, a_.group, team) + head) * a_.step.dump_stride + row] =
+              1;
         }
       }
 #pragma unroll 1
@@ -197,10 +197,6 @@ class TopkGather {
     }
   }
 
-  __device__ std::int64_t first_head(const TeamSplit::Team& team) const {
-    return std::int64_t{team.sequence} * a_.step.q_heads + team.kv_head * a_.group;
-  }
-
   /// The warps' sums become the CTA's: output if the team is its own, else a partial result.
   __device__ void write_sums(int n) {
     const TeamPart& team = teams_[n];
@@ -220,7 +216,7 @@ class TopkGather {
         total.sum += weights_[item];
       }
       if (team.sharing.members == 1) {
-        write_output(team.own.team, head, column, total);
+        write_weighted(a_.step, group, team.own.team, head, column, total);
         continue;
       }
       publish(a_.partials.values + team.sharing.slot * (group * D / 2) + i,
@@ -237,18 +233,8 @@ class TopkGather {
     if (team.sharing.members == 1) return;
     const TeamSum<D, Shape::kWorkers, true> sum(a_.partials, a_.group, sum_, launch_);
     sum.run(team.sharing, [&](int head, int column, const WeightedPair& total) {
-      write_output(team.own.team, head, column, total);
+      write_weighted(a_.step, a_.group, team.own.team, head, column, total);
     });
-  }
-
-  __device__ void write_output(const TeamSplit::Team& team, int head, int column,
-                               WeightedPair total) const {
-    if (column >= a_.step.head_dim) return;
-    if (a_.step.sink_logits != nullptr) {
-      total.add({0, 0, 1, a_.step.sink_logits[team.kv_head * a_.group + head] * kLog2e});
-    }
-    store_output(a_.step, (first_head(team) + head) * a_.step.head_dim + column,
-                 total.a / total.sum, total.b / total.sum);
   }
 
   static constexpr int kBatch = kSelectedRowsAtOnce;

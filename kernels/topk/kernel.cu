@@ -22,10 +22,12 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     topk_kernel(const __grid_constant__ TopkArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   const unsigned long long launches = arguments.partials.launches.read();
-  KeyStream<T, D, kHeads8, kLarge, kTeams, ScoreKeys>(arguments, shared).run(launches);
+  using Shape = StreamShape<D, kHeads8, kLarge>;
+  using Finish = FinishHeads<Shape, ScoreKeys>;
+  KeyStream<T, Shape, kTeams, Finish>(arguments, shared).run(launches);
   __syncthreads();
-  if (threadIdx.x >= StreamShape<D, kHeads8, kLarge>::kWorkers) return;  // finishing warps
-  TopkGather<T, D, StreamShape<D, kHeads8, kLarge>, kTeams>(arguments, shared).run(launches);
+  if (threadIdx.x >= Shape::kWorkers) return;  // finishing warps
+  TopkGather<T, D, Shape, kTeams>(arguments, shared).run(launches);
 }
 
 class TopkKernel : public Kernel {

@@ -49,8 +49,8 @@ __device__ inline void load_keys(std::uint32_t (&word)[kLaneKeys], const std::ui
 /// What becomes of a block's scores of one head: keys.
 struct ScoreKeys {
   template <typename Blocks>
-  __device__ static void finish(const StreamArguments&, const std::uint32_t* scores,
-                                std::uint32_t* keys, const Blocks&, int, int, std::uint32_t) {
+  __device__ static void make(const StreamArguments&, const std::uint32_t* scores,
+                              std::uint32_t* keys, const Blocks&, int, int, std::uint32_t) {
     std::uint32_t word[kLaneKeys];
     load_keys(word, scores);
 #pragma unroll

@@ -89,9 +89,8 @@ void weighted_output(const StepView& view, const std::vector<Counted>& weights,
   for (const Counted out : output) head.output.push_back((out * inverse).value());
 }
 
-/// Adds each drawn row, no multiplication; 1/S at the end.
-void gathered_output(const StepView& view, const std::vector<std::int64_t>& drawn,
-                     std::uint32_t samples, OracleHead& head) {
+/// Adds each drawn row, no multiplication; weights are counts.
+void gathered_rows(const StepView& view, const std::vector<std::int64_t>& drawn, OracleHead& head) {
   enter(Phase::kValue);
   std::vector<Counted> output(static_cast<std::size_t>(view.v.dim));
   for (std::size_t i = 0; i < drawn.size(); ++i) {
@@ -102,12 +101,19 @@ void gathered_output(const StepView& view, const std::vector<std::int64_t>& draw
       out = i == 0 ? value : out + value;
     }
   }
+  for (const Counted out : output) head.output.push_back(out.value());
+}
+
+/// The same, with 1/S at the end.
+void gathered_output(const StepView& view, const std::vector<std::int64_t>& drawn,
+                     std::uint32_t samples, OracleHead& head) {
+  gathered_rows(view, drawn, head);
   enter(Phase::kMerge);
   const bool power_of_two = (samples & (samples - 1)) == 0;
-  for (const Counted out : output) {
-    const Counted scaled =
-        power_of_two ? Counted::shift(out, 1.0 / samples) : out * Counted(1.0 / samples);
-    head.output.push_back(scaled.value());
+  for (double& out : head.output) {
+    const Counted scaled = power_of_two ? Counted::shift(Counted(out), 1.0 / samples)
+                                        : Counted(out) * Counted(1.0 / samples);
+    out = scaled.value();
   }
 }
 
@@ -189,6 +195,56 @@ std::vector<std::uint32_t> unbiased_budgets(const StepView& view, int g, std::ui
   return budgets;
 }
 
+/// `samples` rows of a tile that begins at row `begin`, `cumulative` being masses within it.
+std::vector<std::int64_t> draw_in_tile(const std::vector<Counted>& cumulative, std::size_t begin,
+                                       std::size_t width, std::uint64_t samples, double u) {
+  enter(Phase::kSelect);
+  std::vector<Counted> inside = cumulative;
+  inside.resize(width, Counted(1e300));  // pads: a search always takes log2(tile)
+  const double stratum = cumulative.back().value() / static_cast<double>(samples);
+  const Counted offset = Counted(u) * Counted(stratum);
+  std::vector<std::int64_t> rows;
+  for (std::uint64_t m = 0; m < samples; ++m) {
+    const Counted threshold = offset + Counted(static_cast<double>(m) * stratum);
+    const std::size_t row = std::min(search(inside, threshold), cumulative.size() - 1);
+    rows.push_back(static_cast<std::int64_t>(begin + row));
+  }
+  return rows;
+}
+
+/// A tile that drew rows without knowing what it weighs.
+struct DrawnTile {
+  std::vector<std::int64_t> rows;
+  double highest = 0;
+  Counted mass;  // in units of e^highest
+};
+
+/// Sums of tiles' rows, weighed by the tiles' masses.
+void weighed_output(const StepView& view, const std::vector<DrawnTile>& tiles, OracleHead& head) {
+  std::vector<Counted> maxima;
+  for (const DrawnTile& tile : tiles) maxima.push_back(Counted(tile.highest));
+  enter(Phase::kMerge);
+  const Counted highest = largest(maxima);
+  std::vector<Counted> total(static_cast<std::size_t>(view.v.dim));
+  Counted mass;
+  for (std::size_t t = 0; t < tiles.size(); ++t) {
+    OracleHead own;
+    gathered_rows(view, tiles[t].rows, own);
+    enter(Phase::kMerge);
+    const Counted tile_mass = tiles[t].mass * Counted::exp(maxima[t] - highest);
+    const Counted weight = tile_mass * Counted(1.0 / static_cast<double>(tiles[t].rows.size()));
+    mass = t == 0 ? tile_mass : mass + tile_mass;
+    for (std::size_t c = 0; c < total.size(); ++c) {
+      const Counted product = Counted(own.output[c]) * weight;
+      total[c] = t == 0 ? product : total[c] + product;
+    }
+    for (const auto& [row, count] : own.weights) head.weights[row] = count * weight.value();
+  }
+  const Counted inverse = Counted::reciprocal(mass);
+  for (auto& [row, weight] : head.weights) weight *= inverse.value();
+  for (const Counted sum : total) head.output.push_back((sum * inverse).value());
+}
+
 }  // namespace
 
 std::vector<double> oracle_scores(const StepView& view, int g) {
@@ -263,21 +319,41 @@ OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t
   std::vector<std::int64_t> drawn;
   for (std::size_t t = 0; t < masses.size(); ++t) {
     if (budgets[t] == 0) continue;
-    const double stratum = masses[t].value() / budgets[t];
-    const Counted offset = Counted(u) * Counted(stratum);
     const std::size_t begin = t * width;
-    std::vector<Counted> inside(width, Counted(1e300));  // pads: a search always takes log2(tile)
-    for (std::size_t i = 0; i < width && begin + i < cumulative.size(); ++i) {
-      inside[i] = Counted(cumulative[begin + i].value() - before[t]);
+    std::vector<Counted> inside;
+    for (std::size_t i = begin; i < std::min(begin + width, cumulative.size()); ++i) {
+      inside.push_back(Counted(cumulative[i].value() - before[t]));
     }
-    for (std::uint32_t m = 0; m < budgets[t]; ++m) {
-      const Counted threshold = offset + Counted(m * stratum);
-      const std::size_t row = std::min(begin + search(inside, threshold), cumulative.size() - 1);
-      drawn.push_back(static_cast<std::int64_t>(row));
-    }
+    const std::vector<std::int64_t> rows = draw_in_tile(inside, begin, width, budgets[t], u);
+    drawn.insert(drawn.end(), rows.begin(), rows.end());
   }
   OracleHead head;
   gathered_output(view, drawn, samples, head);
+  return head;
+}
+
+OracleHead oracle_flash(const StepView& view, int g, std::uint32_t samples, int tile) {
+  const std::vector<Counted> all = scores(view, g);
+  const auto width = static_cast<std::size_t>(tile);
+  const std::size_t tiles = (all.size() + width - 1) / width;
+  std::vector<DrawnTile> drawn(tiles);
+  enter(Phase::kSelect);
+  const double u = uniform24(view.random_of(g, Purpose::kSampleOffset), 0);
+  for (std::size_t t = 0; t < tiles; ++t) {
+    const std::size_t begin = t * width;
+    const std::size_t end = std::min(begin + width, all.size());
+    const std::vector<Counted> own(all.begin() + static_cast<std::ptrdiff_t>(begin),
+                                   all.begin() + static_cast<std::ptrdiff_t>(end));
+    const std::vector<Counted> cumulative = prefix_sums(exponentials(own));
+    const std::uint64_t budget = (t + 1) * samples / tiles - t * samples / tiles;
+    drawn[t].highest = std::max_element(own.begin(), own.end(), [](Counted a, Counted b) {
+                         return a.value() < b.value();
+                       })->value();
+    drawn[t].mass = cumulative.back();
+    drawn[t].rows = draw_in_tile(cumulative, begin, width, std::max<std::uint64_t>(budget, 1), u);
+  }
+  OracleHead head;
+  weighed_output(view, drawn, head);
   return head;
 }
 

@@ -28,6 +28,8 @@ OracleHead oracle_santa(const StepView& view, int g, Sampler sampler, std::uint3
 enum class PropRule { kPaper, kUnbiased };
 OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t samples, int tile);
 
+OracleHead oracle_flash(const StepView& view, int g, std::uint32_t samples, int tile);
+
 /// Scores of the oracle, in float64, without touching the tally.
 std::vector<double> oracle_scores(const StepView& view, int g);
 

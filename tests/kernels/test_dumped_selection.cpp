@@ -105,7 +105,7 @@ TEST_CASE("dumped selection: a sink takes its share of the output") {
 TEST_CASE("dumped selection: the first row that differs is named") {
   HeadSelection head;
   head.v_rows.append(2, 4);
-  head.weights = {3, 1};
+  head.counts = {3, 1};
   CHECK(!first_difference(head, std::vector<std::uint32_t>{0, 0, 3, 1, 0}));
   const auto wrong = first_difference(head, std::vector<std::uint32_t>{0, 0, 3, 2, 1});
   REQUIRE(wrong);

@@ -47,7 +47,8 @@ TEST_CASE("iid, strat, sys and unbiased prop are unbiased") {
   for (const std::string spec :
        {"santa-iid:samples=16", "santa-strat:samples=16", "santa-sys:samples=16",
         "santa-prop:samples=16,tile=32,mode=unbiased",
-        "santa-prop:samples=16,tile=32,mode=unbiased,offsets=tile"}) {
+        "santa-prop:samples=16,tile=32,mode=unbiased,offsets=per-tile",
+        "santa-sys:samples=16,offsets=shared"}) {
     RandomStep step({.rows = 200, .group = 2, .peak = 1.5, .seed = 77});
     const Float64Attention truth = float64_attention(step.view);
     std::vector<Running> outputs(truth.outputs.size());
@@ -88,6 +89,45 @@ TEST_CASE("iid, strat, sys and unbiased prop are unbiased") {
     CHECK(bins > 200);
     // Counts of one draw are correlated (strongly for sys), so the mean square scatters about 1.
     CHECK(chi_square / bins < 1.6);
+  }
+}
+
+TEST_CASE("flash is unbiased, with one offset, one per tile, or one for the group") {
+  for (const std::string offsets : {"per-head", "per-tile", "shared"}) {
+    RandomStep step({.rows = 200, .group = 2, .peak = 1.5, .seed = 83});
+    const Float64Attention truth = float64_attention(step.view);
+    std::vector<Running> outputs(truth.outputs.size());
+    over_seeds("santa-flash:samples=16,tile=32,offsets=" + offsets, step,
+               [&](const Selection&, const std::vector<float>& output) {
+                 for (std::size_t i = 0; i < output.size(); ++i) outputs[i].add(output[i]);
+               });
+    double worst = 0;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      worst = std::max(worst, std::abs(z_score(outputs[i], truth.outputs[i])));
+    }
+    INFO(offsets);
+    CHECK(worst < 4.5);
+  }
+}
+
+TEST_CASE("a shared offset makes heads draw the same rows where they weigh them alike") {
+  // Twice the same query: the union is one head's rows; with offsets of their own it is more.
+  RandomStep step({.rows = 400, .group = 2, .peak = 1, .seed = 84});
+  std::copy_n(step.queries.begin(), step.queries.size() / 2,
+              step.queries.begin() + static_cast<std::ptrdiff_t>(step.queries.size() / 2));
+  for (const std::string method : {"santa-sys", "santa-strat", "santa-iid", "santa-prop:tile=32",
+                                   "santa-flash:samples=64,tile=32"}) {
+    const std::string separator = method.find(':') == std::string::npos ? ":" : ",";
+    over_seeds(method + separator + "offsets=shared", step,
+               [&](const Selection& selection, const std::vector<float>&) {
+                 CHECK(selection.statistics.v_rows == selection.statistics.v_requests / 2);
+               });
+    Running own;
+    over_seeds(method, step, [&](const Selection& selection, const std::vector<float>&) {
+      own.add(selection.statistics.v_rows / selection.statistics.v_requests);
+    });
+    INFO(method);
+    CHECK(own.mean > 0.6);
   }
 }
 

@@ -242,12 +242,9 @@ TEST_CASE("a released tile draws its budget, or one more or less") {
   const Scores scores = exact_scores(step.view);
   std::int64_t off_by_one = 0;
   for (std::uint32_t head = 0; head < 8; ++head) {
-    const ReleasedSelection selection = released_selection(scores.head(0), 256, 2048, head);
+    const ReleasedSelection selection = released_prop(scores.head(0), 256, 2048, head);
     std::vector<std::int64_t> drawn(selection.budgets.size(), 0);
-    for (std::size_t i = 0; i < selection.rows.size(); ++i) {
-      drawn[static_cast<std::size_t>(selection.rows[i] / 256)] +=
-          static_cast<std::int64_t>(selection.counts[i]);
-    }
+    for (const std::int64_t row : selection.rows) ++drawn[static_cast<std::size_t>(row / 256)];
     for (std::size_t t = 0; t < drawn.size(); ++t) {
       const std::int64_t difference = drawn[t] - selection.budgets[t];
       CHECK(std::abs(difference) <= 1);
@@ -255,6 +252,37 @@ TEST_CASE("a released tile draws its budget, or one more or less") {
     }
   }
   CHECK(off_by_one > 0);  // bf16 rounding of the stash against fp32 sums does show
+}
+
+TEST_CASE("even budgets sum to S, differ by one at most, and leave no tile without a sample") {
+  for (const int tiles : {1, 2, 33, 118, 128, 4096, 32768}) {
+    for (const std::uint32_t samples : {1u, 7u, 128u, 2048u, 1u << 20}) {
+      INFO(tiles << " tiles, " << samples << " samples");
+      const std::vector<std::uint32_t> budgets = even_budgets(tiles, samples);
+      const auto [least, most] = std::minmax_element(budgets.begin(), budgets.end());
+      const auto sum = std::accumulate(budgets.begin(), budgets.end(), std::uint64_t{0});
+      CHECK(sum == std::max<std::uint64_t>(samples, static_cast<std::uint64_t>(tiles)));
+      CHECK(*least >= 1);
+      CHECK(*most - *least <= 1);
+    }
+  }
+}
+
+TEST_CASE("released flash draws max(1, S / tiles) in a tile, or one more or less") {
+  const RandomStep step({.rows = 30000, .group = 1, .peak = 2, .seed = 22});
+  const Scores scores = exact_scores(step.view);
+  // 118 tiles of 256: 17 each, 2006 of 2048 in all.
+  const ReleasedSelection selection = released_flash(scores.head(0), 256, 2048, 5);
+  CHECK(selection.budgets == std::vector<std::uint32_t>(118, 17));
+  REQUIRE(selection.rows.size() == selection.weights.size());
+  std::vector<int> drawn(118, 0);
+  double weight = 0;
+  for (std::size_t i = 0; i < selection.rows.size(); ++i) {
+    ++drawn[static_cast<std::size_t>(selection.rows[i] / 256)];
+    weight += selection.weights[i];
+  }
+  for (const int n : drawn) CHECK(std::abs(n - 17) <= 1);
+  CHECK(weight == Approx(1).epsilon(0.02));  // the divisor is 17 all the same
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ bool check_case(const std::string& spec, const GpuCase& gpu_case, const DeviceLi
 
 TEST_CASE("kernels: every method on every shape", "[gpu]") {
   const std::string spec = GENERATE(as<std::string>{}, "dense", "topk", "santa-iid", "santa-strat",
-                                    "santa-sys", "santa-prop");
+                                    "santa-sys", "santa-prop", "santa-flash");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   int ran = 0;
@@ -87,11 +87,15 @@ TEST_CASE("kernels: variants of the samplers and of top-k", "[gpu]") {
       "santa-sys:implementation=fallback,samples=7", "santa-strat:samples=1",
       "santa-strat:samples=7", "santa-strat:samples=1000", "santa-strat:implementation=fallback",
       "santa-prop:samples=1", "santa-prop:samples=7", "santa-prop:samples=1000",
-      "santa-prop:mode=unbiased", "santa-prop:offsets=tile",
-      "santa-prop:mode=unbiased,offsets=tile", "santa-prop:tile=32", "santa-prop:tile=64",
+      "santa-prop:mode=unbiased", "santa-prop:offsets=per-tile",
+      "santa-prop:mode=unbiased,offsets=per-tile", "santa-prop:tile=32", "santa-prop:tile=64",
       "santa-prop:tile=128", "santa-prop:tile=256", "santa-prop:tile=32,mode=unbiased",
       "santa-prop:implementation=fallback",
-      "santa-prop:implementation=fallback,samples=33,mode=unbiased,tile=64");
+      "santa-prop:implementation=fallback,samples=33,mode=unbiased,tile=64",
+      "santa-sys:offsets=shared", "santa-prop:mode=unbiased,offsets=shared",
+      "santa-strat:offsets=shared", "santa-flash:samples=1", "santa-flash:samples=77",
+      "santa-flash:tile=32", "santa-flash:tile=64,samples=300", "santa-flash:tile=128",
+      "santa-flash:offsets=per-tile", "santa-flash:offsets=shared,samples=128");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   int ran = 0;
@@ -105,7 +109,7 @@ TEST_CASE("kernels: variants of the samplers and of top-k", "[gpu]") {
 TEST_CASE("kernels: a hundred launches give the same bytes", "[gpu]") {
   const std::string spec = GENERATE(
       as<std::string>{}, "dense", "topk", "santa-iid", "santa-sys", "santa-strat", "santa-prop",
-      "santa-sys:implementation=fallback", "santa-prop:implementation=fallback");
+      "santa-flash", "santa-sys:implementation=fallback", "santa-prop:implementation=fallback");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   const std::vector<GpuCase> cases = testing::few_cases();

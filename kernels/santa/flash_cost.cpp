@@ -1,0 +1,133 @@
+#include "kernels/santa/flash_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/device/stream_cost.h"
+#include "kernels/santa/budgets.h"
+#include "kernels/santa/rule.h"
+#include "kernels/split_plan.h"
+
+namespace kvsim {
+namespace {
+
+class FlashCost : public Implementation {
+ public:
+  explicit FlashCost(const FlashCostModel& model) : model_(model) {}
+
+  Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
+    return model_.published ? published(shape, s) : ours(shape, s, limits);
+  }
+
+ private:
+  Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
+  Work published(const Shape& shape, const Statistics& s) const;
+  void count_draws(Stage& stage, const Shape& shape, const Statistics& s) const;
+
+  FlashCostModel model_;
+};
+
+/// Scores, each tile's own softmax, and its samples.
+void FlashCost::count_draws(Stage& stage, const Shape& shape, const Statistics& s) const {
+  using RandomWords = FlashCostModel::RandomWords;
+  const double heads = query_heads(shape);
+  const int tile = tile_of(model_, shape);
+  const double words = model_.random_words == RandomWords::kPerTile
+                           ? s.head_tiles
+                           : heads / (model_.random_words == RandomWords::kPerGroup
+                                          ? static_cast<double>(shape.group())
+                                          : 1.0);
+  count_scores(stage, shape, s.k_requests);
+  stage.count(Op::kCompare, Phase::kSoftmax, s.k_requests - s.head_tiles);
+  stage.count(Op::kAdd, Phase::kSoftmax, s.k_requests);  // subtract the tile's maximum
+  stage.count(Op::kExp, Phase::kSoftmax, s.k_requests);
+  stage.count(Op::kRandomWord, Phase::kSelect, words);
+  stage.count(Op::kMultiply, Phase::kSelect, s.head_tiles);  // the offset in the tile's units
+  stage.count(Op::kAdd, Phase::kSelect, s.k_requests - s.head_tiles + s.draws);  // masses, strata
+  stage.count(Op::kCompare, Phase::kSelect, s.draws * std::ceil(std::log2(tile)));
+}
+
+/// A tile's sum of rows needs no multiplication; adding tiles up takes one for each value.
+void count_tile_sums(Stage& stage, const Shape& shape, const Statistics& s) {
+  stage.count(Op::kAdd, Phase::kValue, (s.draws - s.head_tiles) * shape.v_head_dim);
+}
+void count_weighing(Stage& stage, const Shape& shape, const Statistics& s) {
+  const double heads = query_heads(shape);
+  stage.count(Op::kCompare, Phase::kMerge, s.head_tiles - heads);  // the head's maximum
+  // Subtract it; sum masses; add up tiles.
+  stage.count(Op::kAdd, Phase::kMerge,
+              s.head_tiles + (s.head_tiles - heads) * (1 + shape.v_head_dim));
+  stage.count(Op::kExp, Phase::kMerge, s.head_tiles);
+  // Mass of a tile, of a sample, times the tile's sum; times 1 / sum.
+  stage.count(Op::kMultiply, Phase::kMerge,
+              s.head_tiles * (2 + shape.v_head_dim) + heads * (1 + shape.v_head_dim));
+}
+
+/// V rows are gathered in the shadow of the stream of keys.
+Work FlashCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
+  const StreamPlan plan = plan_stream_cost(shape, limits);
+  Work work;
+  Stage& stream = work.add_stage("stream_k_gather_v", Boundary::kKernelLaunch);
+  stream.launch = plan.split.launch;
+  stream.imbalance = plan.split.imbalance;
+  stream.heads_gather = true;
+  read_query(stream, shape);
+  stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  stream.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
+  count_draws(stream, shape, s);
+  count_tile_sums(stream, shape, s);
+  finish_output(work, shape, plan.split,
+                {Boundary::kTeamExchange, exchanged_row_bytes(shape, true)});
+  count_weighing(work.stages.back(), shape, s);
+  return work;
+}
+
+// SANTA repository, commit 2e5f861: the fused tile kernel, finalize.
+Work FlashCost::published(const Shape& shape, const Statistics& s) const {
+  constexpr double kStateBytes = 8;  // a tile's maximum and sum
+  const double ctas = tiles_of(shape, tile_of(model_, shape)) * shape.kv_heads;
+  const double partial_bytes = 4.0 * shape.v_head_dim;
+  Work work;
+  Stage& fused = work.add_stage("fused_tile", Boundary::kKernelLaunch);
+  fused.launch = {ctas, ctas};
+  fused.dependent_trips = 1;  // rows after keys
+  fused.heads_gather = true;
+  read_query(fused, shape);
+  fused.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  fused.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
+  fused.write(Tensor::kPartial, partial_bytes, s.head_tiles);
+  fused.write(Tensor::kMetadata, kStateBytes, s.head_tiles);
+  count_draws(fused, shape, s);
+  fused.count(Op::kMultiply, Phase::kValue, s.v_requests * shape.v_head_dim);  // count * value
+  count_tile_sums(fused, shape, s);
+
+  Stage& finalize = work.add_stage("finalize", Boundary::kKernelLaunch);
+  finalize.launch = {query_heads(shape), query_heads(shape)};
+  finalize.read(Tensor::kPartial, partial_bytes, s.head_tiles, s.head_tiles);
+  finalize.read(Tensor::kMetadata, kStateBytes, s.head_tiles, s.head_tiles);
+  finalize.write(Tensor::kOutput, shape.output_bytes(), 1);
+  count_weighing(finalize, shape, s);
+  return work;
+}
+
+}  // namespace
+
+int tile_of(const FlashCostModel& model, const Shape& shape) {
+  if (model.tile > 0) return model.tile;
+  std::int64_t prompt = shape.prompt_tokens;
+  if (prompt == 0) prompt = *std::max_element(shape.contexts.begin(), shape.contexts.end());
+  return budget_tile(prompt);
+}
+
+double draws_of(const FlashCostModel& model, const Shape& shape, std::int64_t context) {
+  const int tile = tile_of(model, shape);
+  const std::int64_t tiles = (context + tile - 1) / tile;
+  if (!model.even) return static_cast<double>(std::max<std::int64_t>(tiles, model.samples));
+  return static_cast<double>(tiles * std::max<std::int64_t>(1, model.samples / tiles));
+}
+
+std::unique_ptr<Implementation> make_flash_cost(const FlashCostModel& model) {
+  return std::make_unique<FlashCost>(model);
+}
+
+}  // namespace kvsim
