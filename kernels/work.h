@@ -18,7 +18,8 @@ enum class Direction { kRead, kWrite };
 
 /// Which rows of a cache an access touches; with a selection at hand the memory model counts their
 /// sectors exactly, without one it expects them.
-enum class RowSet { kNone, kAll, kKRows, kVRows };
+/// kKFeatures: features of K stored feature by feature, a row holding one for all tokens.
+enum class RowSet { kNone, kAll, kKRows, kVRows, kKFeatures };
 
 /// One stream of bytes. `rows` are distinct rows over the whole batch and all KV heads; `requests`
 /// is what the heads ask for one by one, so requests / rows is the GQA amplification.
@@ -29,6 +30,7 @@ struct Access {
   double row_bytes = 0;
   double rows = 0;
   double requests = 0;
+  double chunk_share = 1;  // where features of K rows are left out: chunks that still hold one
 
   double bytes() const { return row_bytes * rows; }
 };
@@ -87,10 +89,10 @@ struct Stage {
 
   void read(Tensor tensor, double row_bytes, double rows, double requests,
             RowSet row_set = RowSet::kNone) {
-    accesses.push_back({tensor, Direction::kRead, row_set, row_bytes, rows, requests});
+    accesses.push_back({tensor, Direction::kRead, row_set, row_bytes, rows, requests, 1});
   }
   void write(Tensor tensor, double row_bytes, double rows) {
-    accesses.push_back({tensor, Direction::kWrite, RowSet::kNone, row_bytes, rows, rows});
+    accesses.push_back({tensor, Direction::kWrite, RowSet::kNone, row_bytes, rows, rows, 1});
   }
   void count(Op op, Phase phase, double n) { ops.push_back({op, phase, n}); }
 };

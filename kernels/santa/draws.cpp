@@ -14,7 +14,8 @@ using Thresholds = std::vector<std::uint64_t> (*)(const HeadDistribution&, std::
 class DrawnSanta : public SantaMethod {
  public:
   DrawnSanta(const Parameters& parameters, Thresholds thresholds, SantaCostModel cost)
-      : SantaMethod(with_implementation(cost, parameters)), thresholds_(thresholds) {}
+      : SantaMethod(with_implementation(cost, parameters), scoring_of(parameters)),
+        thresholds_(thresholds) {}
 
  protected:
   Draws draw(const StepView& view, std::span<const float> scores, int g) const override {

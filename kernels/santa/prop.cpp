@@ -20,6 +20,7 @@ struct PropOptions {
   Mode mode = Mode::kPaper;
   bool offset_per_tile = false;
   SantaCostModel::Launches launches = SantaCostModel::Launches::kOurs;
+  KeyScoring scoring = {};
 };
 
 PropOptions parse_options(const Parameters& parameters) {
@@ -29,7 +30,8 @@ PropOptions parse_options(const Parameters& parameters) {
           .mode = mode == "paper" ? Mode::kPaper
                                   : (mode == "released" ? Mode::kReleased : Mode::kUnbiased),
           .offset_per_tile = parameters.choice("offsets") == "tile",
-          .launches = launches_of(parameters)};
+          .launches = launches_of(parameters),
+          .scoring = scoring_of(parameters)};
 }
 
 SantaCostModel cost_of(const PropOptions& options) {
@@ -54,7 +56,7 @@ std::vector<std::int32_t> tiles_with(const std::vector<std::uint32_t>& budgets) 
 class PropSanta : public SantaMethod {
  public:
   explicit PropSanta(const PropOptions& options)
-      : SantaMethod(cost_of(options)), options_(options) {}
+      : SantaMethod(cost_of(options), options.scoring), options_(options) {}
 
  protected:
   Draws draw(const StepView& view, std::span<const float> scores, int g) const override {

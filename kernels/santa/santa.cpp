@@ -24,8 +24,10 @@ HeadSelection count_rows(const std::vector<std::int64_t>& drawn) {
 
 }  // namespace
 
-SantaMethod::SantaMethod(const SantaCostModel& model)
-    : model_(model), cost_(make_santa_cost(model)) {}
+SantaMethod::SantaMethod(SantaCostModel model, const KeyScoring& scoring) : model_(model) {
+  model_.scoring = scoring;
+  cost_ = make_santa_cost(model_);
+}
 
 Selection SantaMethod::select(const StepView& view, const Scores& scores, State*) const {
   Selection selection;
@@ -37,6 +39,7 @@ Selection SantaMethod::select(const StepView& view, const Scores& scores, State*
     head.drawn_tiles = std::move(draws.drawn_tiles);
     selection.heads.push_back(std::move(head));
   }
+  model_.scoring.note_features(view, selection.heads);
   selection.finish();
   return selection;
 }
@@ -63,6 +66,7 @@ Method::Bounds SantaMethod::bounds(const Shape& shape) const {
     bounds.low += low;
     bounds.high += high;
   }
+  model_.scoring.add_bounds(shape, bounds);
   return bounds;
 }
 
@@ -74,10 +78,13 @@ double mass_of_rows(const StepView& view, const HeadDistribution& head, int g) {
 }
 
 std::vector<Parameter> santa_parameters() {
-  return {{"samples", "128", "rows", "S, V rows drawn per query head, with repeats"},
-          {"implementation", "ours", "ours|fallback|published",
-           "ours: one launch; fallback: two, prefix sums in memory between them; published: the "
-           "five of the released prop kernels"}};
+  std::vector<Parameter> parameters{
+      {"samples", "128", "rows", "S, V rows drawn per query head, with repeats"},
+      {"implementation", "ours", "ours|fallback|published",
+       "ours: one launch; fallback: two, prefix sums in memory between them; published: the "
+       "five of the released prop kernels"}};
+  for (Parameter& parameter : scoring_parameters()) parameters.push_back(std::move(parameter));
+  return parameters;
 }
 
 SantaCostModel::Launches launches_of(const Parameters& parameters) {

@@ -5,18 +5,25 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bernoulli/scoring.h"
 #include "kernels/method.h"
 #include "kernels/santa/cost.h"
 #include "kernels/santa/distribution.h"
 
 namespace kvsim {
 
-/// What all SANTA methods share: exact scores over all keys, V rows drawn per query head, output =
-/// (1/S) Σ counts * V (SANTA eq. 4). A sampler is one function from scores to drawn rows.
+/// What all SANTA methods share: scores of all keys (exact or Bernoulli), V rows drawn per query
+/// head, output = (1/S) Σ counts * V (SANTA eq. 4). A sampler is one function from scores to drawn
+/// rows.
 class SantaMethod : public Method {
  public:
-  explicit SantaMethod(const SantaCostModel& model);
+  /// `scoring` is scoring_of(parameters) for every sampler.
+  SantaMethod(SantaCostModel model, const KeyScoring& scoring);
 
+  bool scores_exactly() const override { return model_.scoring.exact(); }
+  Scores score(const StepView& view, const State*) const override {
+    return model_.scoring.score(view);
+  }
   Selection select(const StepView& view, const Scores& scores, State*) const override;
   Bounds bounds(const Shape& shape) const override;
   const Implementation& implementation() const override { return *cost_; }
@@ -40,7 +47,7 @@ class SantaMethod : public Method {
 /// Share of the softmax that belongs to rows, not to the head's sink logit.
 double mass_of_rows(const StepView& view, const HeadDistribution& head, int g);
 
-/// The parameters every SANTA method has, before its own.
+/// The parameters every SANTA method has, before its own: those of scoring_of() among them.
 std::vector<Parameter> santa_parameters();
 /// Their `implementation`.
 SantaCostModel::Launches launches_of(const Parameters& parameters);

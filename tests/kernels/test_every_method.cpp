@@ -17,7 +17,10 @@ std::vector<std::string> every_spec() {
   for (const char* spec :
        {"santa-prop:mode=unbiased", "santa-prop:mode=released", "santa-prop:offsets=tile",
         "santa-prop:tile=64", "santa-prop:tile=16", "santa-sys:samples=1", "santa-iid:samples=1000",
-        "topk:keys=1", "topk:keys=100000"}) {
+        "topk:keys=1", "topk:keys=100000", "bernoulli-qk:draws=1,query=mean",
+        "bernoulli-qk:draws=64,drawn=iid,k_layout=feature", "santa-iid:scores=bernoulli",
+        "santa-sys:scores=bernoulli,draws=2,query=mean", "santa-strat:scores=bernoulli,draws=16",
+        "santa-prop:scores=bernoulli,drawn=iid,k_layout=feature"}) {
     specs.push_back(spec);
   }
   return specs;
@@ -171,6 +174,11 @@ TEST_CASE("bounds hold what a step reads") {
       CHECK((low.v_requests <= s.v_requests && s.v_requests <= high.v_requests));
       CHECK((low.head_tiles <= s.head_tiles && s.head_tiles <= high.head_tiles));
       CHECK((low.group_tiles <= s.group_tiles && s.group_tiles <= high.group_tiles));
+      CHECK((low.k_features <= s.k_features && s.k_features <= high.k_features));
+      CHECK((low.k_feature_requests <= s.k_feature_requests &&
+             s.k_feature_requests <= high.k_feature_requests));
+      CHECK((low.k_chunks <= s.k_chunks && s.k_chunks <= high.k_chunks));
+      CHECK((low.query_hits <= s.query_hits && s.query_hits <= high.query_hits));
       CHECK(low.state_bytes_read <= s.state_bytes_read);
       // A released tile may draw one more or less than its budget.
       const double slack = spec.find("released") == std::string::npos ? 0 : s.head_tiles;
@@ -181,8 +189,8 @@ TEST_CASE("bounds hold what a step reads") {
 
 TEST_CASE("the registry holds the methods of this build") {
   const std::vector<std::string> names = method_registry().names();
-  for (const char* name :
-       {"dense", "santa-iid", "santa-prop", "santa-strat", "santa-sys", "skeleton", "topk"}) {
+  for (const char* name : {"bernoulli-qk", "dense", "santa-iid", "santa-prop", "santa-strat",
+                           "santa-sys", "skeleton", "topk"}) {
     CHECK(std::find(names.begin(), names.end(), name) != names.end());
   }
 }
