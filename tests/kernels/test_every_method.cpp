@@ -93,6 +93,7 @@ TEST_CASE("head sizes") {
       // The output is what the selection says, summed in float64.
       for (int g = 0; g < 4; ++g) {
         const HeadSelection& head = selection.heads[static_cast<std::size_t>(g)];
+        if (named.method->scores_exactly()) CHECK(head.k_features == RowRanges::all(dim));
         const std::vector<std::int64_t> rows = list_rows(head.v_rows);
         for (const int d : {0, step.view.v.dim - 1}) {
           double sum = 0;
