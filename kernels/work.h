@@ -30,7 +30,7 @@ struct Access {
   double row_bytes = 0;
   double rows = 0;
   double requests = 0;
-  double chunk_share = 1;  // where features of K rows are left out: chunks that still hold one
+  double chunk_share = 1;  // of a K row's chunks (kChunkFeatures), those with a feature read
 
   double bytes() const { return row_bytes * rows; }
 };

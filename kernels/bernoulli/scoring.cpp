@@ -123,7 +123,7 @@ std::vector<Parameter> scoring_parameters() {
 }
 
 KeyScoring scoring_of(const Parameters& parameters) {
-  if (parameters.choice("scores") == "bernoulli") return bernoulli_scoring(parameters);
+  if (parameters.choice("scores") != "exact") return bernoulli_scoring(parameters);
   for (const Parameter& parameter : bernoulli_parameters()) {
     const std::string& value = parameters.values().at(parameter.name);
     if (value == parameter.default_value) continue;

@@ -169,7 +169,7 @@ SantaOptions drawn_options(const Parameters& parameters, SantaRule rule) {
   return {.rule = rule,
           .samples = static_cast<std::uint32_t>(parameters.integer("samples", 1, kMaxSamples)),
           .released = parameters.choice("implementation") == "published",
-          .bernoulli = parameters.choice("scores") == "bernoulli",
+          .bernoulli = parameters.choice("scores") != "exact",
           .fallback = parameters.choice("implementation") == "fallback"};
 }
 

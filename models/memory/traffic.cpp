@@ -214,7 +214,8 @@ Footprint Accounting::footprint_of(const Access& access) const {
   if (exact_ != nullptr && of_keys) return exact_->k;
   if (exact_ != nullptr && access.row_set == RowSet::kVRows) return exact_->v;
   if (access.row_set == RowSet::kKFeatures) return feature_footprint(access);
-  if (access.chunk_share >= 1) return rows_footprint(access);
+  const bool in_part = access.row_set == RowSet::kKRows && access.row_bytes < shape_.k_row_bytes();
+  if (!in_part) return rows_footprint(access);
   Access whole = access;
   whole.row_bytes = shape_.k_row_bytes();
   return without_features(access, rows_footprint(whole));

@@ -148,7 +148,7 @@ TEST_CASE("expected traffic of left-out features is the mean of exact ones") {
       .contexts = contexts, .q_heads = 1, .kv_heads = 1, .head_dim = kDim, .v_head_dim = kDim};
   Machine machine;
   machine.memory = kMemory;
-  for (const double share : {0.05, 0.15, 0.5}) {
+  for (const double share : {0.05, 0.15, 0.5, 0.95}) {
     double features = 0;
     double chunks = 0;
     Footprint token;

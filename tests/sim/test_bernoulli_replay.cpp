@@ -85,7 +85,7 @@ TEST_CASE("bernoulli replay: only features stored by themselves save bytes") {
   // A feature's 301 to 304 tokens fill their atoms but for the ends.
   CHECK(k_bytes(sum_of(result, 2)) ==
         Approx(by_feature.selection.k_feature_fraction_group * dense).epsilon(0.15));
-  CHECK(k_bytes(sum_of(result, 3)) < 0.5 * dense);
+  CHECK(k_bytes(sum_of(result, 3)) < k_bytes(sum_of(result, 2)));  // the mean query, the union
   CHECK(sum_of(result, 1).requested_bytes < sum_of(result, 0).requested_bytes);
   // Fewer multiplications, and random words.
   const auto ops = [&](std::size_t method, Op op) {
