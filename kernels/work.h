@@ -17,8 +17,8 @@ constexpr std::string_view to_string(Tensor t) { return kTensorNames[static_cast
 enum class Direction { kRead, kWrite };
 
 /// Which rows of a cache an access touches; with a selection at hand the memory model counts their
-/// sectors exactly, without one it expects them.
-/// kKFeatures: features of K stored feature by feature, a row holding one for all tokens.
+/// sectors exactly, without one it expects them. kKFeatures are those of a copy of K whose rows are
+/// features, of all tokens each.
 enum class RowSet { kNone, kAll, kKRows, kVRows, kKFeatures };
 
 /// One stream of bytes. `rows` are distinct rows over the whole batch and all KV heads; `requests`

@@ -82,9 +82,9 @@ Footprint exact_key_footprint(const KeyReads& keys, const CacheLayout& layout,
 Footprint exact_feature_footprint(const KeyReads& keys, const CacheLayout& layout,
                                   const MemorySystem& memory);
 
-/// The same, expected, when only the number of rows is known: `rows` distinct rows per KV head,
-/// spread at random over `tokens`, by `kv_heads` heads (averages may be fractional). All rows give
-/// what exact_footprint gives.
+/// exact_footprint, expected, when only the number of rows is known: `rows` distinct rows per KV
+/// head, spread at random over `tokens`, by `kv_heads` heads (averages may be fractional). All rows
+/// give what exact_footprint gives.
 Footprint expected_footprint(double rows, double tokens, int kv_heads, RowSize row,
                              const CacheLayout& layout, const MemorySystem& memory);
 
