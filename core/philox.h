@@ -33,6 +33,7 @@ enum class Purpose : std::uint32_t {
   kSampleOffset = 1,  // thresholds inside a head's distribution
   kBudgetOffset = 2,  // systematic sampling of tile budgets
   kSynthetic = 3,     // trace synthesis
+  kQueryDraw = 4,     // which query features Bernoulli scores use
 };
 
 /// The place a random word belongs to (docs/design.md): the seed is the key, all else the counter.

@@ -45,20 +45,26 @@ std::vector<float> accumulate(const StepView& view, std::span<const HeadSelectio
 }  // namespace
 
 Scores exact_scores(const StepView& view) {
+  const std::vector<float> scales(static_cast<std::size_t>(view.group), view.scale);
+  return scores_of(view, view.queries, scales);
+}
+
+Scores scores_of(const StepView& view, std::span<const float> queries,
+                 std::span<const float> scales) {
   const int padded = padded_lanes(view.k.dim);
   const std::int64_t rows = view.rows();
   Scores scores{rows, std::vector<float>(static_cast<std::size_t>(rows * view.group))};
-  std::vector<float> queries(static_cast<std::size_t>(view.group * padded), 0.0f);
+  std::vector<float> padded_queries(static_cast<std::size_t>(view.group * padded), 0.0f);
   for (int g = 0; g < view.group; ++g) {
-    std::copy_n(view.query(g).data(), view.k.dim, queries.data() + g * padded);
+    std::copy_n(queries.data() + g * view.k.dim, view.k.dim, padded_queries.data() + g * padded);
   }
   std::vector<float> block(static_cast<std::size_t>(kBlockRows * padded));
   for (std::int64_t begin = 0; begin < rows; begin += kBlockRows) {
     const std::int64_t end = std::min(begin + kBlockRows, rows);
     load_rows(view.k, begin, end, padded, block.data());
     for (int g = 0; g < view.group; ++g) {
-      score_rows(block.data(), queries.data() + g * padded, end - begin, padded, view.scale,
-                 scores.head(g).data() + begin);
+      score_rows(block.data(), padded_queries.data() + g * padded, end - begin, padded,
+                 scales[static_cast<std::size_t>(g)], scores.head(g).data() + begin);
     }
   }
   if (view.logit_cap > 0) apply_logit_cap(scores.values, view.logit_cap);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "kernels/method.h"
@@ -9,6 +10,11 @@ namespace kvsim {
 /// Exact logits of a group in float32. Each dot product is a fixed tree over 32 lanes, so the bits
 /// depend neither on threads nor on the vector width.
 Scores exact_scores(const StepView& view);
+
+/// The same for other queries than the view's: logits of head g = scales[g] * queries[g].k, capped.
+/// `queries` [group, head_dim], `scales` [group].
+Scores scores_of(const StepView& view, std::span<const float> queries,
+                 std::span<const float> scales);
 
 /// scale * Σ weights * V rows per head, in float32, rows in ascending order: [group, v_head_dim].
 std::vector<float> weighted_values(const StepView& view, const Selection& selection);

@@ -65,11 +65,13 @@ struct Scores {
 /// What one query head reads and how it weighs it: output = scale * Σ weights[i] * V[i-th row].
 struct HeadSelection {
   RowRanges k_rows;
+  RowRanges k_features;  // features of these rows that are read
   RowRanges v_rows;
   std::vector<float> weights;         // one per row of v_rows, ascending
   std::vector<std::uint32_t> counts;  // how often samplers drew each of these rows; else empty
   float scale = 1;
   std::int64_t draws = 0;                 // Σ counts for samplers, else the rows of v_rows
+  std::int64_t query_hits = 0;            // Σ counts of query features, if those were drawn
   std::vector<std::int32_t> drawn_tiles;  // tiles that received a budget, ascending
 };
 
@@ -77,6 +79,7 @@ struct HeadSelection {
 struct Selection {
   std::vector<HeadSelection> heads;
   RowRanges k_rows;
+  RowRanges k_features;
   RowRanges v_rows;
   Statistics statistics;
 
@@ -119,6 +122,9 @@ class Method {
 
   virtual const Implementation& implementation() const = 0;
 };
+
+/// For bounds: the features of K in every query head and group of the batch, all read.
+Statistics all_key_features(const Shape& shape);
 
 /// What `kvsim list methods` shows, and how a method is made from its parameters.
 struct MethodInfo {

@@ -37,6 +37,7 @@ class Parameters {
   /// One of the words that the parameter's `unit` lists, separated by '|'.
   const std::string& choice(const std::string& key) const;
 
+  const std::string& method() const { return method_; }
   const std::map<std::string, std::string>& values() const { return values_; }
 
  private:

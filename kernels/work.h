@@ -17,8 +17,9 @@ constexpr std::string_view to_string(Tensor t) { return kTensorNames[static_cast
 enum class Direction { kRead, kWrite };
 
 /// Which rows of a cache an access touches; with a selection at hand the memory model counts their
-/// sectors exactly, without one it expects them.
-enum class RowSet { kNone, kAll, kKRows, kVRows };
+/// sectors exactly, without one it expects them. kKFeatures are those of a copy of K whose rows are
+/// features, of all tokens each.
+enum class RowSet { kNone, kAll, kKRows, kVRows, kKFeatures };
 
 /// One stream of bytes. `rows` are distinct rows over the whole batch and all KV heads; `requests`
 /// is what the heads ask for one by one, so requests / rows is the GQA amplification.
@@ -29,6 +30,7 @@ struct Access {
   double row_bytes = 0;
   double rows = 0;
   double requests = 0;
+  double chunk_share = 1;  // of a K row's chunks (kChunkFeatures), those with a feature read
 
   double bytes() const { return row_bytes * rows; }
 };
@@ -87,10 +89,10 @@ struct Stage {
 
   void read(Tensor tensor, double row_bytes, double rows, double requests,
             RowSet row_set = RowSet::kNone) {
-    accesses.push_back({tensor, Direction::kRead, row_set, row_bytes, rows, requests});
+    accesses.push_back({tensor, Direction::kRead, row_set, row_bytes, rows, requests, 1});
   }
   void write(Tensor tensor, double row_bytes, double rows) {
-    accesses.push_back({tensor, Direction::kWrite, RowSet::kNone, row_bytes, rows, rows});
+    accesses.push_back({tensor, Direction::kWrite, RowSet::kNone, row_bytes, rows, rows, 1});
   }
   void count(Op op, Phase phase, double n) { ops.push_back({op, phase, n}); }
 };

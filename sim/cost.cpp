@@ -12,10 +12,14 @@ bool reads(const Access& access, Tensor tensor) {
   return access.tensor == tensor && access.direction == Direction::kRead && access.rows > 0;
 }
 
-/// V of a latent cache is a part of the K row, so a stage that reads K rows has their V at hand.
-void share_latent_rows(Stage& stage) {
-  const bool reads_k = std::any_of(stage.accesses.begin(), stage.accesses.end(),
-                                   [](const Access& access) { return reads(access, Tensor::kK); });
+/// V of a latent cache is a part of the K row, so a stage that reads whole K rows has their V at
+/// hand.
+void share_latent_rows(Stage& stage, const Shape& shape) {
+  const bool reads_k =
+      std::any_of(stage.accesses.begin(), stage.accesses.end(), [&](const Access& access) {
+        return reads(access, Tensor::kK) && access.row_set != RowSet::kKFeatures &&
+               access.row_bytes >= shape.k_row_bytes();
+      });
   if (!reads_k) return;
   for (Access& access : stage.accesses) {
     if (reads(access, Tensor::kV)) {
@@ -93,7 +97,7 @@ Work step_work(const Implementation& implementation, const Shape& shape,
                const Statistics& statistics, const Target& target) {
   Work work = implementation.work(shape, statistics, target.machine.limits);
   if (shape.latent) {
-    for (Stage& stage : work.stages) share_latent_rows(stage);
+    for (Stage& stage : work.stages) share_latent_rows(stage, shape);
   }
   add_page_table(work, shape, target.layout);
   return work;

@@ -22,14 +22,10 @@ bool reads_all_rows(const Method& method) {
   return method.bounds(shape).low.v_rows == kRows;
 }
 
-Selection all_rows(const StepView& view) {
-  HeadSelection head;
-  head.k_rows = head.v_rows = RowRanges::all(view.rows());
-  head.draws = view.rows();
-  Selection selection;
-  selection.heads.assign(static_cast<std::size_t>(view.group), head);
-  selection.finish();
-  return selection;
+/// What such a method reads; its scores only weigh.
+Selection all_rows(const Method& method, const StepView& view) {
+  const auto size = static_cast<std::size_t>(view.rows() * view.group);
+  return method.select(view, {view.rows(), std::vector<float>(size, 0.0f)}, nullptr);
 }
 
 /// The part of a dump [q_heads, rows] that belongs to query head g of the view's group.
@@ -98,7 +94,7 @@ GpuLaunch device_launch(const LayerJob& job, const LayerInfo& info, std::size_t 
 
 Selection device_selection(const NamedMethod& method, const StepView& view, const GpuOutput& output,
                            const std::string& where) {
-  if (reads_all_rows(*method.method)) return all_rows(view);
+  if (reads_all_rows(*method.method)) return all_rows(*method.method, view);
   Scores scores{view.rows(), {}};
   for (int g = 0; g < view.group; ++g) {
     const auto head = head_of(output.scores, view, g);

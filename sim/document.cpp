@@ -159,7 +159,10 @@ Json selection_json(const SelectionSummary& selection) {
           {"gqa_amplification", finite(selection.gqa_amplification)},
           {"mass_recall_mean", finite(selection.mass_recall_mean)},
           {"draws_per_head_mean", finite(selection.draws_per_head_mean)},
-          {"k_union_fraction", finite(selection.k_union_fraction)}};
+          {"k_union_fraction", finite(selection.k_union_fraction)},
+          {"k_feature_fraction_head", finite(selection.k_feature_fraction_head)},
+          {"k_feature_fraction_group", finite(selection.k_feature_fraction_group)},
+          {"k_chunk_fraction_group", finite(selection.k_chunk_fraction_group)}};
 }
 
 Json by_layer_json(const Replay& replay, const MethodRun& run) {

@@ -71,6 +71,7 @@ HeadFigures GroupTruth::compare(int head, const HeadSelection& selection,
   figures.cosine = truth > 0 && other > 0 ? dot / (std::sqrt(truth) * std::sqrt(other)) : 0;
   figures.mass_recall = mass_[g] > 0 ? recalled / mass_[g] : 0;
   figures.k_rows = static_cast<double>(selection.k_rows.size());
+  figures.k_features = static_cast<double>(selection.k_features.size());
   figures.v_rows = static_cast<double>(selection.v_rows.size());
   figures.draws = static_cast<double>(selection.draws);
   figures.empty = selection.v_rows.empty();

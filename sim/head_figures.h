@@ -14,6 +14,7 @@ struct HeadFigures {
   double cosine = 0;       // of o and ô; 0 where either is 0
   double mass_recall = 0;  // softmax mass of the rows whose V is read, over the mass of all rows
   double k_rows = 0;       // distinct rows read
+  double k_features = 0;   // features of K read
   double v_rows = 0;
   double draws = 0;
   bool empty = false;  // selected nothing, so returned zeros

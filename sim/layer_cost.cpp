@@ -1,5 +1,6 @@
 #include "sim/layer_cost.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/parallel.h"
@@ -10,6 +11,7 @@ namespace {
 /// The unions of all KV heads, counted from token 0 of the cache.
 struct CacheRows {
   std::vector<RowRanges> k;
+  std::vector<RowRanges> k_features;
   std::vector<RowRanges> v;
 };
 
@@ -35,6 +37,14 @@ CostStep cost_step(const LayerJob& job, const LayerInfo& info, std::int64_t toke
           tokens};
 }
 
+/// Whether K is read from a copy stored feature by feature.
+bool reads_by_feature(const Work& work) {
+  return std::any_of(work.stages.begin(), work.stages.end(), [](const Stage& stage) {
+    return std::any_of(stage.accesses.begin(), stage.accesses.end(),
+                       [](const Access& access) { return access.row_set == RowSet::kKFeatures; });
+  });
+}
+
 struct TargetCost {
   StepCost cost;
   double dense_bytes = 0;
@@ -47,12 +57,14 @@ std::vector<TargetCost> cost_on_targets(const CostStep& step, const Method& meth
   for (const Target& target : targets) {
     const Shape shape = shape_on(target, step.heads, {&step.context, 1}, step.prompt_tokens);
     const MemorySystem& memory = target.machine.memory;
+    const Work work = step_work(method.implementation(), shape, statistics, target);
+    const KeyReads keys{rows.k, rows.k_features, step.cache_tokens, shape.head_dim,
+                        shape.k_row_bytes()};
     SelectionFootprint exact;
-    exact.k = exact_footprint(rows.k, step.cache_tokens, packed(shape.k_row_bytes()), target.layout,
-                              memory);
+    exact.k = reads_by_feature(work) ? exact_feature_footprint(keys, target.layout, memory)
+                                     : exact_key_footprint(keys, target.layout, memory);
     exact.v = exact_footprint(rows.v, step.cache_tokens,
                               {shape.v_row_bytes(), shape.v_stride_bytes()}, target.layout, memory);
-    const Work work = step_work(method.implementation(), shape, statistics, target);
     costs.push_back(
         {step_cost(work, shape, target, &exact), dense_bytes(shape, step.heads.latent)});
   }
@@ -76,10 +88,12 @@ StepRecord record_of(std::span<const GroupFigures> groups, std::int64_t first_ro
   StepRecord record;
   for (const GroupFigures& group : groups) {
     record.heads.insert(record.heads.end(), group.heads.begin(), group.heads.end());
-    record.unions.push_back(
-        {static_cast<double>(group.k_rows.size()), static_cast<double>(group.v_rows.size())});
+    record.unions.push_back({static_cast<double>(group.k_rows.size()),
+                             static_cast<double>(group.k_features.size()),
+                             static_cast<double>(group.v_rows.size())});
     record.statistics += group.statistics;
     rows.k.push_back(shifted(group.k_rows, first_row));
+    rows.k_features.push_back(group.k_features);
     rows.v.push_back(shifted(group.v_rows, first_row));
   }
   return record;
@@ -101,6 +115,7 @@ CostedStep cost_replayed_step(const LayerJob& job, const LayerInfo& info, std::i
   result.record.layer = info.layer;
   result.record.step = step;
   result.record.context = static_cast<double>(visible.end - visible.begin);
+  result.record.head_dim = info.head_dim;
   result.record.k_row_bytes = targets[0].format.row_bytes(info.head_dim);
   result.costs = cost_on_targets(cost_step(job, info, tokens, step), method,
                                  result.record.statistics, rows, targets);
@@ -145,6 +160,7 @@ void cost_dense_layer(const LayerJob& job, const LayerInfo& info, std::int64_t t
     for (int head = 0; head < info.kv_heads; ++head) {
       rows.k.push_back(shifted(RowRanges::all(step.context), visible.begin));
     }
+    rows.k_features.assign(rows.k.size(), RowRanges::all(info.head_dim));
     rows.v = rows.k;
     const Shape shape =
         shape_on(result.targets[0], step.heads, {&step.context, 1}, step.prompt_tokens);

@@ -144,6 +144,7 @@ void LayerReplay::keep(const GroupStep& group, Selection selection, std::span<co
         group.truth.compare(g, selection.heads[static_cast<std::size_t>(g)], outputs));
   }
   figures.k_rows = std::move(selection.k_rows);
+  figures.k_features = std::move(selection.k_features);
   figures.v_rows = std::move(selection.v_rows);
   figures.statistics = selection.statistics;
 }

@@ -19,6 +19,7 @@ namespace kvsim {
 struct GroupFigures {
   std::vector<HeadFigures> heads;  // [group]
   RowRanges k_rows;                // unions, counted from the first row the step sees
+  RowRanges k_features;
   RowRanges v_rows;
   Statistics statistics;
 };

@@ -116,6 +116,7 @@ Json stage_json(const Stage& stage) {
                         {"row_bytes", finite(access.row_bytes)},
                         {"rows", finite(access.rows)},
                         {"requests", finite(access.requests)},
+                        {"chunk_share", finite(access.chunk_share)},
                         {"bytes", finite(access.bytes())}});
   }
   Json ops = Json::array();

@@ -42,6 +42,7 @@ struct TargetFigures {
 
 struct UnionFigures {
   double k_rows = 0;
+  double k_features = 0;  // of these rows
   double v_rows = 0;
 };
 
@@ -51,7 +52,8 @@ struct StepRecord {
   std::uint64_t seed = 0;
   int layer = 0;
   std::int64_t step = 0;
-  double context = 0;                // rows the step sees
+  double context = 0;  // rows the step sees
+  int head_dim = 0;
   double k_row_bytes = 0;            // as stored for the first target
   std::vector<HeadFigures> heads;    // [q_heads]
   std::vector<UnionFigures> unions;  // [kv_heads]

@@ -49,6 +49,12 @@ bool has_times(const Json& methods) {
   });
 }
 
+bool leaves_out_features(const Json& methods) {
+  return std::any_of(methods.begin(), methods.end(), [](const Json& method) {
+    return method.at("selection").at("k_feature_fraction_head") < 1;
+  });
+}
+
 std::string title(const Json& document) {
   const Json& trace = document.at("trace");
   std::string text = fmt::format(
@@ -88,6 +94,10 @@ std::string replay_report(const Json& document) {
   table.number("of context", "/selection/union_fraction");
   table.number("GQA ampl.", "/selection/gqa_amplification");
   table.number("mass", "/selection/mass_recall_mean");
+  if (leaves_out_features(methods)) {
+    table.number("K features, head", "/selection/k_feature_fraction_head");
+    table.number("K features, group", "/selection/k_feature_fraction_group");
+  }
   table.number("L2 error, mean", "/error/relative_l2/mean");
   table.number("L2 error, p95", "/error/relative_l2/p95");
   table.number("DRAM, kB", "/traffic/dram_bytes", 1e3);

@@ -76,6 +76,7 @@ void write_heads(hdf5::File& file, const std::string& group, const MethodRun& ru
   write("cosine", "1", &HeadFigures::cosine);
   write("mass_recall", "1", &HeadFigures::mass_recall);
   write("k_rows", "rows", &HeadFigures::k_rows);
+  write("k_features", "features", &HeadFigures::k_features);
   write("v_rows", "rows", &HeadFigures::v_rows);
   write("draws", "rows", &HeadFigures::draws);
   write("empty", "0 or 1", &HeadFigures::empty);
@@ -88,14 +89,14 @@ void write_kv_heads(hdf5::File& file, const std::string& group, const MethodRun&
   columns.write(
       "kv_head", "index",
       flatten<std::int64_t>(run, count, [](const StepRecord&, std::size_t i) { return i; }));
-  const auto write = [&](std::string_view name, auto field) {
-    columns.write(name, "rows",
-                  flatten<double>(run, count, [&](const StepRecord& r, std::size_t i) {
+  const auto write = [&](std::string_view name, std::string_view unit, auto field) {
+    columns.write(name, unit, flatten<double>(run, count, [&](const StepRecord& r, std::size_t i) {
                     return r.unions[i].*field;
                   }));
   };
-  write("k_union_rows", &UnionFigures::k_rows);
-  write("v_union_rows", &UnionFigures::v_rows);
+  write("k_union_rows", "rows", &UnionFigures::k_rows);
+  write("k_union_features", "features", &UnionFigures::k_features);
+  write("v_union_rows", "rows", &UnionFigures::v_rows);
 }
 
 std::size_t one_per_record(const StepRecord&) { return 1; }

@@ -10,7 +10,7 @@ namespace kvsim {
 
 /// Every field of Statistics by name, for code that treats them alike.
 using StatisticsField = double Statistics::*;
-inline constexpr std::array<std::pair<std::string_view, StatisticsField>, 8> kStatisticsFields{{
+inline constexpr std::array<std::pair<std::string_view, StatisticsField>, 12> kStatisticsFields{{
     {"k_rows", &Statistics::k_rows},
     {"k_requests", &Statistics::k_requests},
     {"v_rows", &Statistics::v_rows},
@@ -18,6 +18,10 @@ inline constexpr std::array<std::pair<std::string_view, StatisticsField>, 8> kSt
     {"draws", &Statistics::draws},
     {"head_tiles", &Statistics::head_tiles},
     {"group_tiles", &Statistics::group_tiles},
+    {"k_features", &Statistics::k_features},
+    {"k_feature_requests", &Statistics::k_feature_requests},
+    {"k_chunks", &Statistics::k_chunks},
+    {"query_hits", &Statistics::query_hits},
     {"state_bytes_read", &Statistics::state_bytes_read},
 }};
 

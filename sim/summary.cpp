@@ -41,9 +41,28 @@ struct Sums {
   double kv_heads = 0;
   double k_rows = 0;
   double v_rows = 0;
+  double head_features = 0;
+  double group_features = 0;
+  double chunks = 0;
+  double all_head_features = 0;
+  double all_group_features = 0;
+  double all_chunks = 0;
+  double k_vectors = 0;     // k_rows in vectors of all features
   double context_rows = 0;  // Σ n over KV heads
   double routing_rows = 0;  // bytes of state read, in key vectors
 };
+
+void add_features(const StepRecord& record, Sums& sums) {
+  const Statistics& s = record.statistics;
+  const auto heads = static_cast<double>(record.heads.size());
+  const auto groups = static_cast<double>(record.unions.size());
+  sums.head_features += s.k_feature_requests;
+  sums.group_features += s.k_features;
+  sums.chunks += s.k_chunks;
+  sums.all_head_features += heads * record.head_dim;
+  sums.all_group_features += groups * record.head_dim;
+  sums.all_chunks += groups * std::ceil(static_cast<double>(record.head_dim) / kChunkFeatures);
+}
 
 Sums sum_records(std::span<const StepRecord* const> records) {
   Sums sums;
@@ -57,9 +76,11 @@ Sums sum_records(std::span<const StepRecord* const> records) {
     sums.kv_heads += static_cast<double>(record->unions.size());
     for (const UnionFigures& rows : record->unions) {
       sums.k_rows += rows.k_rows;
+      sums.k_vectors += rows.k_rows * rows.k_features / record->head_dim;
       sums.v_rows += rows.v_rows;
       sums.context_rows += record->context;
     }
+    add_features(*record, sums);
     sums.routing_rows += ratio(record->statistics.state_bytes_read, record->k_row_bytes);
   }
   return sums;
@@ -92,8 +113,11 @@ RunSummary summarize(std::span<const StepRecord* const> records) {
   summary.selection.mass_recall_mean = ratio(sums.recall, sums.heads);
   summary.selection.draws_per_head_mean = ratio(sums.draws, sums.heads);
   summary.selection.k_union_fraction = ratio(sums.k_rows, sums.context_rows);
+  summary.selection.k_feature_fraction_head = ratio(sums.head_features, sums.all_head_features);
+  summary.selection.k_feature_fraction_group = ratio(sums.group_features, sums.all_group_features);
+  summary.selection.k_chunk_fraction_group = ratio(sums.chunks, sums.all_chunks);
   summary.logical_access_fraction =
-      ratio(sums.k_rows + sums.v_rows + sums.routing_rows, 2 * sums.context_rows);
+      ratio(sums.k_vectors + sums.v_rows + sums.routing_rows, 2 * sums.context_rows);
   for (const StepRecord* record : records) {
     summary.context_mean += record->context / static_cast<double>(records.size());
     for (const HeadFigures& head : record->heads) summary.empty_heads += head.empty ? 1 : 0;

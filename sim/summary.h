@@ -25,6 +25,10 @@ struct SelectionSummary {
   double mass_recall_mean = 0;
   double draws_per_head_mean = 0;
   double k_union_fraction = 0;  // the same share for K
+  // Of the features of K rows, the share that is read; 1 if scores are exact.
+  double k_feature_fraction_head = 0;
+  double k_feature_fraction_group = 0;  // by some head of the group
+  double k_chunk_fraction_group = 0;    // of chunks of kChunkFeatures, those with one of these
 };
 
 struct RunSummary {

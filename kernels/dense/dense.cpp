@@ -22,6 +22,7 @@ class Dense : public Method {
       const Softmax softmax = softmax_weights(scores.head(g), sink_logit(view, g));
       HeadSelection head;
       head.k_rows = head.v_rows = RowRanges::all(view.rows());
+      head.k_features = RowRanges::all(view.k.dim);
       head.weights = softmax.weights;
       head.scale = softmax.inverse_sum;
       head.draws = view.rows();
@@ -33,7 +34,7 @@ class Dense : public Method {
 
   Bounds bounds(const Shape& shape) const override {
     const double n = shape.total_context();
-    Statistics all;
+    Statistics all = all_key_features(shape);
     all.k_rows = all.v_rows = n * shape.kv_heads;
     all.k_requests = all.v_requests = all.draws = n * shape.q_heads;
     return {all, all};

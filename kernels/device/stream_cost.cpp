@@ -35,12 +35,11 @@ StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool
   return plan;
 }
 
-Stage& add_stream(Work& work, const Shape& shape, const Statistics& s, const StreamPlan& plan) {
+Stage& add_stream(Work& work, const Shape& shape, const StreamPlan& plan) {
   Stage& stream = work.add_stage("stream_k", Boundary::kKernelLaunch);
   stream.launch = plan.split.launch;
   stream.imbalance = plan.split.imbalance;
   read_query(stream, shape);
-  stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
   if (plan.spilled_blocks > 0) {
     stream.write(Tensor::kStash, kBlockBytes, plan.spilled_blocks * shape.group());
   }

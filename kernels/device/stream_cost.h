@@ -21,8 +21,9 @@ struct StreamPlan {
 /// ring leaves; a kernel that needs more for gathering leaves them less.
 StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool fused = true);
 
-/// K's stage: scores, and what of them shared memory has no room for.
-Stage& add_stream(Work& work, const Shape& shape, const Statistics& s, const StreamPlan& plan);
+/// The stage that scores keys, but for their reads: queries, and what of the scores shared memory
+/// has no room for.
+Stage& add_stream(Work& work, const Shape& shape, const StreamPlan& plan);
 /// Every CTA of a team going `times` over its spilled blocks.
 void read_spilled(Stage& stage, const Shape& shape, const StreamPlan& plan, double times);
 

@@ -51,7 +51,7 @@ class SantaCost : public Implementation {
 
 void SantaCost::count_softmax(Stage& stage, const Shape& shape, const Statistics& s) const {
   const double heads = query_heads(shape);
-  count_scores(stage, shape, s.k_requests);
+  model_.scoring.count_operations(stage, shape, s);
   stage.count(Op::kCompare, Phase::kSoftmax, s.k_requests - heads);
   stage.count(Op::kAdd, Phase::kSoftmax, s.k_requests);  // subtract the maximum
   stage.count(Op::kExp, Phase::kSoftmax, s.k_requests);
@@ -209,7 +209,8 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   const bool fallback = model_.launches == SantaCostModel::Launches::kFallback;
   const StreamPlan plan = plan_stream_cost(shape, limits, !fallback);
   Work work;
-  Stage& stream = add_stream(work, shape, s, plan);
+  Stage& stream = add_stream(work, shape, plan);
+  model_.scoring.read_keys(stream, shape, s);
   stream.write(Tensor::kMetadata, kTaggedRecordBytes, records);
   count_softmax(stream, shape, s);
 
@@ -252,7 +253,7 @@ Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceL
   Stage& pass1 = work.add_stage("pass1", Boundary::kKernelLaunch);
   pass1.launch = {ctas, ctas};
   read_query(pass1, shape);
-  pass1.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  model_.scoring.read_keys(pass1, shape, s);
   pass1.write(Tensor::kStash, kStashBytes, s.k_requests);
   pass1.write(Tensor::kMetadata, kTileRecordBytes, records);
   count_softmax(pass1, shape, s);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/bernoulli/scoring.h"
 #include "kernels/implementation.h"
 
 namespace kvsim {
@@ -24,6 +25,7 @@ struct SantaCostModel {
   bool independent = false;          // samples in no order: any may lie in any tile
   Budgets budgets = Budgets::kNone;  // how samples are dealt out to tiles before they are drawn
   Launches launches = Launches::kOurs;
+  KeyScoring scoring = {};
 };
 
 /// Tokens of a tile whose draws or budget are counted.

@@ -38,6 +38,7 @@ class DrawnSanta : public WholeHeadSanta {
     cost.tile = kMassTile;
     cost.shared_random_words = offsets_of(parameters) == Offsets::kShared;
     cost.launches = launches_of(parameters);
+    cost.scoring = scoring_of(parameters);
     return cost;
   }
 

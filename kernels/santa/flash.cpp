@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/santa/budgets.h"
 #include "kernels/santa/flash_cost.h"
@@ -17,7 +18,7 @@ namespace {
 class FlashSanta : public SantaMethod {
  public:
   FlashSanta(const FlashCostModel& model, Offsets offsets, bool released)
-      : SantaMethod(model.samples, offsets, make_flash_cost(model)),
+      : SantaMethod(model.samples, offsets, model.scoring, make_flash_cost(model)),
         model_(model),
         released_(released) {}
 
@@ -80,6 +81,7 @@ Method::Bounds FlashSanta::bounds(const Shape& shape) const {
     bounds.low += low;
     bounds.high += high;
   }
+  model_.scoring.add_bounds(shape, bounds);
   return bounds;
 }
 
@@ -95,20 +97,24 @@ std::unique_ptr<Method> make_flash(const Parameters& parameters) {
                           ? FlashCostModel::RandomWords::kPerTile
                           : (offsets == Offsets::kShared ? FlashCostModel::RandomWords::kPerGroup
                                                          : FlashCostModel::RandomWords::kPerHead),
-      .published = parameters.choice("implementation") == "published"};
+      .published = parameters.choice("implementation") == "published",
+      .scoring = scoring_of(parameters)};
   return std::make_unique<FlashSanta>(model, offsets, released);
 }
 
 std::vector<Parameter> flash_parameters() {
-  return {{"samples", "2048", "rows",
-           "S, V rows drawn per query head, with repeats; at least one in every tile"},
-          {"implementation", "ours", "ours|published",
-           "ours: one launch; published: the two of the released kernels"},
-          offsets_parameter(/*per_tile=*/true),
-          {"mode", "paper", "paper|released",
-           "paper: S dealt out evenly (unbiased); released: max(1, S / tiles) in each, the stash "
-           "rounded to bfloat16, offsets always per tile"},
-          {"tile", "0", "tokens", "tile that draws by itself; 0 = 32, 64 or 256 by prompt length"}};
+  std::vector<Parameter> parameters{
+      {"samples", "2048", "rows",
+       "S, V rows drawn per query head, with repeats; at least one in every tile"},
+      {"implementation", "ours", "ours|published",
+       "ours: one launch; published: the two of the released kernels"},
+      offsets_parameter(/*per_tile=*/true),
+      {"mode", "paper", "paper|released",
+       "paper: S dealt out evenly (unbiased); released: max(1, S / tiles) in each, the stash "
+       "rounded to bfloat16, offsets always per tile"},
+      {"tile", "0", "tokens", "tile that draws by itself; 0 = 32, 64 or 256 by prompt length"}};
+  for (Parameter& parameter : scoring_parameters()) parameters.push_back(std::move(parameter));
+  return parameters;
 }
 
 KVSIM_REGISTER_METHOD(

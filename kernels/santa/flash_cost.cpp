@@ -37,7 +37,7 @@ void FlashCost::count_draws(Stage& stage, const Shape& shape, const Statistics& 
                            : heads / (model_.random_words == RandomWords::kPerGroup
                                           ? static_cast<double>(shape.group())
                                           : 1.0);
-  count_scores(stage, shape, s.k_requests);
+  model_.scoring.count_operations(stage, shape, s);
   stage.count(Op::kCompare, Phase::kSoftmax, s.k_requests - s.head_tiles);
   stage.count(Op::kAdd, Phase::kSoftmax, s.k_requests);  // subtract the tile's maximum
   stage.count(Op::kExp, Phase::kSoftmax, s.k_requests);
@@ -72,7 +72,7 @@ Work FlashCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   stream.imbalance = plan.split.imbalance;
   stream.heads_gather = true;
   read_query(stream, shape);
-  stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  model_.scoring.read_keys(stream, shape, s);
   stream.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
   count_draws(stream, shape, s);
   count_tile_sums(stream, shape, s);
@@ -93,7 +93,7 @@ Work FlashCost::published(const Shape& shape, const Statistics& s) const {
   fused.dependent_trips = 1;  // rows after keys
   fused.heads_gather = true;
   read_query(fused, shape);
-  fused.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  model_.scoring.read_keys(fused, shape, s);
   fused.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
   fused.write(Tensor::kPartial, partial_bytes, s.head_tiles);
   fused.write(Tensor::kMetadata, kStateBytes, s.head_tiles);

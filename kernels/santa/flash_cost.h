@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/bernoulli/scoring.h"
 #include "kernels/implementation.h"
 
 namespace kvsim {
@@ -16,6 +17,7 @@ struct FlashCostModel {
   bool even = false;  // max(1, S / tiles) in every tile, not S in all
   RandomWords random_words = RandomWords::kPerHead;
   bool published = false;  // the released kernels' two launches, not our one
+  KeyScoring scoring = {};
 };
 
 /// Tokens of a tile that draws by itself.

@@ -59,6 +59,7 @@ struct FlashOptions {
   bool offset_per_tile = false;
   bool shared_offsets = false;
   bool released = false;
+  bool bernoulli = false;  // scores
 };
 
 class FlashKernel : public Kernel {
@@ -68,6 +69,7 @@ class FlashKernel : public Kernel {
   std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const override {
     if (options_.released)
       return "mode=released or implementation=published, without a kernel of ours";
+    if (options_.bernoulli) return "scores=bernoulli, which has no kernel of ours";
     const std::string refused = step_refusal(step);
     if (!refused.empty()) return refused;
     const int tile = tile_of(step);
@@ -148,7 +150,8 @@ KVSIM_REGISTER_KERNEL(
           .tile = static_cast<int>(p.integer("tile", 0, 256)),
           .offset_per_tile = p.choice("offsets") == "per-tile",
           .shared_offsets = p.choice("offsets") == "shared",
-          .released = p.choice("mode") == "released" || p.choice("implementation") == "published"});
+          .released = p.choice("mode") == "released" || p.choice("implementation") == "published",
+          .bernoulli = p.choice("scores") != "exact"});
     }});
 
 }  // namespace

@@ -68,7 +68,8 @@ struct SantaOptions {
   bool offset_per_tile = false;
   bool shared_offsets = false;
   bool released = false;
-  bool fallback = false;  // two launches, prefix sums in memory between them
+  bool bernoulli = false;  // scores
+  bool fallback = false;   // two launches, prefix sums in memory between them
 };
 
 class SantaKernel : public Kernel {
@@ -77,6 +78,7 @@ class SantaKernel : public Kernel {
 
   std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const override {
     if (options_.released) return "mode=released, which has no kernel of ours";
+    if (options_.bernoulli) return "scores=bernoulli, which has no kernel of ours";
     const std::string refused = step_refusal(step);
     if (!refused.empty()) return refused;
     const int tile = tile_of(step);
@@ -173,6 +175,7 @@ SantaOptions drawn_options(const Parameters& parameters, SantaRule rule) {
           .samples = static_cast<std::uint32_t>(parameters.integer("samples", 1, kMaxSamples)),
           .shared_offsets = parameters.choice("offsets") == "shared",
           .released = parameters.choice("implementation") == "published",
+          .bernoulli = parameters.choice("scores") != "exact",
           .fallback = parameters.choice("implementation") == "fallback"};
 }
 

@@ -20,6 +20,7 @@ struct PropOptions {
   Mode mode = Mode::kPaper;
   Offsets offsets = Offsets::kPerHead;
   SantaCostModel::Launches launches = SantaCostModel::Launches::kOurs;
+  KeyScoring scoring = {};
 };
 
 PropOptions parse_options(const Parameters& parameters) {
@@ -29,7 +30,8 @@ PropOptions parse_options(const Parameters& parameters) {
           .mode = mode == "paper" ? Mode::kPaper
                                   : (mode == "released" ? Mode::kReleased : Mode::kUnbiased),
           .offsets = offsets_of(parameters),
-          .launches = launches_of(parameters)};
+          .launches = launches_of(parameters),
+          .scoring = scoring_of(parameters)};
 }
 
 SantaCostModel cost_of(const PropOptions& options) {
@@ -41,7 +43,8 @@ SantaCostModel cost_of(const PropOptions& options) {
           .shared_random_words = options.offsets == Offsets::kShared,
           .budgets = options.mode == Mode::kUnbiased ? SantaCostModel::Budgets::kSystematic
                                                      : SantaCostModel::Budgets::kLargestRemainder,
-          .launches = options.launches};
+          .launches = options.launches,
+          .scoring = options.scoring};
 }
 
 class PropSanta : public WholeHeadSanta {

@@ -29,9 +29,9 @@ HeadSelection count_rows(const std::vector<std::int64_t>& drawn,
 
 }  // namespace
 
-SantaMethod::SantaMethod(std::uint32_t samples, Offsets offsets,
+SantaMethod::SantaMethod(std::uint32_t samples, Offsets offsets, const KeyScoring& scoring,
                          std::unique_ptr<Implementation> cost)
-    : samples_(samples), offsets_(offsets), cost_(std::move(cost)) {}
+    : samples_(samples), offsets_(offsets), scoring_(scoring), cost_(std::move(cost)) {}
 
 Selection SantaMethod::select(const StepView& view, const Scores& scores, State*) const {
   Selection selection;
@@ -44,6 +44,7 @@ Selection SantaMethod::select(const StepView& view, const Scores& scores, State*
     head.drawn_tiles = std::move(draws.drawn_tiles);
     selection.heads.push_back(std::move(head));
   }
+  scoring_.note_features(view, selection.heads);
   selection.finish();
   return selection;
 }
@@ -57,7 +58,7 @@ std::vector<std::uint32_t> SantaMethod::tile_offsets(const StepView& view, int g
 }
 
 WholeHeadSanta::WholeHeadSanta(const SantaCostModel& model, Offsets offsets)
-    : SantaMethod(model.samples, offsets, make_santa_cost(model)), model_(model) {}
+    : SantaMethod(model.samples, offsets, model.scoring, make_santa_cost(model)), model_(model) {}
 
 Method::Bounds WholeHeadSanta::bounds(const Shape& shape) const {
   const double samples = model_.samples;
@@ -81,6 +82,7 @@ Method::Bounds WholeHeadSanta::bounds(const Shape& shape) const {
     bounds.low += low;
     bounds.high += high;
   }
+  model_.scoring.add_bounds(shape, bounds);
   return bounds;
 }
 
@@ -92,11 +94,14 @@ double mass_of_rows(const StepView& view, const HeadDistribution& head, int g) {
 }
 
 std::vector<Parameter> santa_parameters(bool per_tile) {
-  return {{"samples", "128", "rows", "S, V rows drawn per query head, with repeats"},
-          {"implementation", "ours", "ours|fallback|published",
-           "ours: one launch; fallback: two, prefix sums in memory between them; published: the "
-           "five of the released prop kernels"},
-          offsets_parameter(per_tile)};
+  std::vector<Parameter> parameters{
+      {"samples", "128", "rows", "S, V rows drawn per query head, with repeats"},
+      {"implementation", "ours", "ours|fallback|published",
+       "ours: one launch; fallback: two, prefix sums in memory between them; published: the "
+       "five of the released prop kernels"},
+      offsets_parameter(per_tile)};
+  for (Parameter& parameter : scoring_parameters()) parameters.push_back(std::move(parameter));
+  return parameters;
 }
 
 Parameter offsets_parameter(bool per_tile) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bernoulli/scoring.h"
 #include "kernels/method.h"
 #include "kernels/santa/cost.h"
 #include "kernels/santa/distribution.h"
@@ -15,12 +16,16 @@ namespace kvsim {
 /// more rows in common, and the group reads fewer), or those of a head in one tile.
 enum class Offsets { kPerHead, kShared, kPerTile };
 
-/// What all SANTA methods share: exact scores over all keys, V rows drawn per query head, output =
-/// (1/S) Σ counts * V (SANTA eq. 4). A sampler is one function from scores to drawn rows.
+/// What all SANTA methods share: scores of all keys (exact or Bernoulli), V rows drawn per query
+/// head, output = (1/S) Σ counts * V (SANTA eq. 4). A sampler is one function from scores to drawn
+/// rows.
 class SantaMethod : public Method {
  public:
-  SantaMethod(std::uint32_t samples, Offsets offsets, std::unique_ptr<Implementation> cost);
+  SantaMethod(std::uint32_t samples, Offsets offsets, const KeyScoring& scoring,
+              std::unique_ptr<Implementation> cost);
 
+  bool scores_exactly() const override { return scoring_.exact(); }
+  Scores score(const StepView& view, const State*) const override { return scoring_.score(view); }
   Selection select(const StepView& view, const Scores& scores, State*) const override;
   const Implementation& implementation() const override { return *cost_; }
 
@@ -46,6 +51,7 @@ class SantaMethod : public Method {
  private:
   std::uint32_t samples_;
   Offsets offsets_;
+  KeyScoring scoring_;
   std::unique_ptr<Implementation> cost_;
 };
 
@@ -62,8 +68,8 @@ class WholeHeadSanta : public SantaMethod {
 /// Share of the softmax that belongs to rows, not to the head's sink logit.
 double mass_of_rows(const StepView& view, const HeadDistribution& head, int g);
 
-/// The parameters every SANTA method has, before its own; `per_tile`: whether its offsets may be
-/// per tile.
+/// The parameters every SANTA method has, before its own, those of scoring_of() among them;
+/// `per_tile`: whether its offsets may be per tile.
 std::vector<Parameter> santa_parameters(bool per_tile);
 Parameter offsets_parameter(bool per_tile);
 /// Their `implementation` and `offsets`.

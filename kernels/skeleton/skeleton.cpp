@@ -97,6 +97,7 @@ class Skeleton : public Method {
       const Softmax softmax = softmax_weights(kept, sink_logit(view, g));
       HeadSelection head;
       head.k_rows = head.v_rows = RowRanges::of(rows);
+      head.k_features = RowRanges::all(view.k.dim);
       head.weights = softmax.weights;
       head.scale = softmax.inverse_sum;
       head.draws = static_cast<std::int64_t>(rows.size());
@@ -108,7 +109,7 @@ class Skeleton : public Method {
   }
 
   Bounds bounds(const Shape& shape) const override {
-    Statistics exact;
+    Statistics exact = all_key_features(shape);
     for (const std::int64_t context : shape.contexts) {
       const double kept = std::min(static_cast<double>(context), static_cast<double>(keep_));
       exact.k_rows += kept * shape.kv_heads;

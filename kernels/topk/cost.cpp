@@ -49,7 +49,8 @@ Work TopKCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits&
   const double turns =
       std::ceil(static_cast<double>(group) * parts / plan.warps);  // heads to a warp
   Work work;
-  Stage& stream = add_stream(work, shape, s, plan);
+  Stage& stream = add_stream(work, shape, plan);
+  stream.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
   count_scores(stream, shape, s.k_requests);
 
   const double histograms = kRounds * plan.split.partials * shape.group();

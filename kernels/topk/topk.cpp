@@ -43,6 +43,7 @@ class TopK : public Method {
       Softmax softmax = softmax_weights(kept, sink_logit(view, g));
       HeadSelection head;
       head.k_rows = RowRanges::all(view.rows());
+      head.k_features = RowRanges::all(view.k.dim);
       head.v_rows = RowRanges::of(rows);
       head.weights = std::move(softmax.weights);
       head.scale = softmax.inverse_sum;
@@ -54,7 +55,7 @@ class TopK : public Method {
   }
 
   Bounds bounds(const Shape& shape) const override {
-    Bounds bounds;
+    Bounds bounds{all_key_features(shape), all_key_features(shape)};
     for (const std::int64_t context : shape.contexts) {
       const auto n = static_cast<double>(context);
       const double kept = std::min(n, static_cast<double>(keys_));

@@ -36,15 +36,43 @@ class GranuleCounter {
   std::int64_t count_ = 0;
 };
 
+/// Bytes of a row.
+struct Part {
+  double begin = 0;
+  double end = 0;
+};
+
 class FootprintCounter {
  public:
-  explicit FootprintCounter(const MemorySystem& memory)
-      : sectors_(memory.sector_bytes), atoms_(memory.atom_bytes), pages_(memory.row_bytes) {}
+  /// `parts` of each head's rows are read; none given: whole rows.
+  explicit FootprintCounter(const MemorySystem& memory,
+                            std::span<const std::vector<Part>> parts = {})
+      : sector_bytes_(memory.sector_bytes),
+        sectors_(memory.sector_bytes),
+        atoms_(memory.atom_bytes),
+        pages_(memory.row_bytes),
+        parts_(parts) {}
+
+  bool whole_rows() const { return parts_.empty(); }
 
   /// Rows [begin, end) of the tensor, in order.
   void add_rows(double begin, double end, RowSize row) {
     if (row.stride <= row.bytes) return add(begin * row.stride, end * row.stride);
     for (double i = begin; i < end; ++i) add(i * row.stride, i * row.stride + row.bytes);
+  }
+  /// The same for one head's rows.
+  void add_rows_of(std::size_t head, double begin, double end, RowSize row) {
+    if (whole_rows() || reads_whole_rows(head, row)) return add_rows(begin, end, row);
+    for (double i = begin; i < end; ++i) {
+      for (const Part& part : parts_[head]) {
+        add_sectors(i * row.stride + part.begin, i * row.stride + part.end);
+      }
+    }
+  }
+  /// Bytes [begin, end) in whole sectors, so that what shares one is one run.
+  void add_sectors(double begin, double end) {
+    add(std::floor((begin + kTolerance) / sector_bytes_) * sector_bytes_,
+        std::ceil((end - kTolerance) / sector_bytes_) * sector_bytes_);
   }
   /// What follows is another run, even if it is adjacent.
   void cut() { end_ = -1; }
@@ -53,18 +81,24 @@ class FootprintCounter {
   }
 
  private:
+  bool reads_whole_rows(std::size_t head, RowSize row) const {
+    const std::vector<Part>& parts = parts_[head];
+    return parts.size() == 1 && parts[0].begin <= 0 && parts[0].end >= row.bytes;
+  }
   /// Bytes [begin, end) of the tensor; `begin` must not fall.
   void add(double begin, double end) {
     sectors_.add(begin, end);
     atoms_.add(begin, end);
     pages_.add(begin, end);
     if (begin > end_ + kTolerance) ++runs_;
-    end_ = end;
+    end_ = std::max(end_, end);
   }
 
+  double sector_bytes_;
   GranuleCounter sectors_;
   GranuleCounter atoms_;
   GranuleCounter pages_;
+  std::span<const std::vector<Part>> parts_;
   double end_ = -1;
   std::int64_t runs_ = 0;
 };
@@ -74,8 +108,8 @@ void count_head_major(std::span<const RowRanges> rows, std::int64_t tokens, RowS
   for (std::size_t head = 0; head < rows.size(); ++head) {
     const double base = static_cast<double>(head) * static_cast<double>(tokens);
     for (const Range& range : rows[head].ranges()) {
-      counter.add_rows(base + static_cast<double>(range.begin),
-                       base + static_cast<double>(range.end), row);
+      counter.add_rows_of(head, base + static_cast<double>(range.begin),
+                          base + static_cast<double>(range.end), row);
     }
   }
 }
@@ -87,7 +121,7 @@ void count_token_segment(const std::vector<char>& active, Range segment, RowSize
   const auto reading = static_cast<std::size_t>(std::count(active.begin(), active.end(), 1));
   if (reading == 0) return;
   const auto rows_of_token = static_cast<double>(heads);
-  if (reading == heads) {
+  if (reading == heads && counter.whole_rows()) {
     counter.add_rows(static_cast<double>(segment.begin) * rows_of_token,
                      static_cast<double>(segment.end) * rows_of_token, row);
     return;
@@ -96,7 +130,7 @@ void count_token_segment(const std::vector<char>& active, Range segment, RowSize
     for (std::size_t head = 0; head < heads; ++head) {
       if (active[head] == 0) continue;
       const double number = static_cast<double>(token) * rows_of_token + static_cast<double>(head);
-      counter.add_rows(number, number + 1, row);
+      counter.add_rows_of(head, number, number + 1, row);
     }
   }
 }
@@ -169,7 +203,9 @@ void count_paged(std::span<const RowRanges> rows, std::int64_t tokens, RowSize r
   for (const Piece& piece : pieces) {
     if (piece.block != block) counter.cut();
     block = piece.block;
-    counter.add_rows(static_cast<double>(piece.begin), static_cast<double>(piece.end), row_size);
+    const auto head = static_cast<std::size_t>(block) % rows.size();
+    counter.add_rows_of(head, static_cast<double>(piece.begin), static_cast<double>(piece.end),
+                        row_size);
   }
 }
 
@@ -257,15 +293,12 @@ struct RandomRows {
   }
 };
 
-}  // namespace
-
-Footprint exact_footprint(std::span<const RowRanges> rows, std::int64_t tokens, RowSize row,
-                          const CacheLayout& layout, const MemorySystem& memory) {
+void count_rows(std::span<const RowRanges> rows, std::int64_t tokens, RowSize row,
+                const CacheLayout& layout, FootprintCounter& counter) {
   for (const RowRanges& set : rows) {
     KVSIM_CHECK(set.empty() ||
                 (set.ranges().front().begin >= 0 && set.ranges().back().end <= tokens));
   }
-  FootprintCounter counter(memory);
   switch (layout.kind) {
     case LayoutKind::kHnd:
       count_head_major(rows, tokens, row, counter);
@@ -276,6 +309,104 @@ Footprint exact_footprint(std::span<const RowRanges> rows, std::int64_t tokens, 
     case LayoutKind::kPaged:
       count_paged(rows, tokens, row, layout.page_tokens, counter);
       break;
+  }
+}
+
+/// The bytes of a row that hold `features`; in whole sectors where every row begins with one.
+std::vector<Part> parts_of(const RowRanges& features, double row_bytes, int head_dim,
+                           double sector_bytes) {
+  const double element_bytes = row_bytes / head_dim;
+  const bool aligned = std::fmod(row_bytes, sector_bytes) == 0;
+  std::vector<Part> parts;
+  for (const Range& range : features.ranges()) {
+    Part part{static_cast<double>(range.begin) * element_bytes,
+              static_cast<double>(range.end) * element_bytes};
+    if (aligned) {
+      part = {std::floor(part.begin / sector_bytes) * sector_bytes,
+              std::ceil(part.end / sector_bytes) * sector_bytes};
+    }
+    if (!parts.empty() && part.begin <= parts.back().end) {
+      parts.back().end = part.end;
+    } else {
+      parts.push_back(part);
+    }
+  }
+  return parts;
+}
+
+/// One feature of the tokens [begin, end) among `read` ones; the feature's bytes begin at `base`.
+void count_feature(const RowRanges& read, Range tokens, double base, double element_bytes,
+                   FootprintCounter& counter) {
+  for (const Range& range : read.ranges()) {
+    const std::int64_t begin = std::max(range.begin, tokens.begin);
+    const std::int64_t end = std::min(range.end, tokens.end);
+    if (begin >= end) continue;
+    counter.add_sectors(base + static_cast<double>(begin - tokens.begin) * element_bytes,
+                        base + static_cast<double>(end - tokens.begin) * element_bytes);
+  }
+}
+
+/// The features of all heads in one array [kv_head][head_dim][width] that holds `tokens`, the
+/// `slot`-th of its kind.
+void count_features(const KeyReads& keys, Range tokens, double slot, double width,
+                    FootprintCounter& counter) {
+  const double element_bytes = keys.row_bytes / keys.head_dim;
+  const auto heads = static_cast<double>(keys.rows.size());
+  for (std::size_t head = 0; head < keys.rows.size(); ++head) {
+    const double first = (slot * heads + static_cast<double>(head)) * keys.head_dim;
+    for (const Range& range : keys.features[head].ranges()) {
+      for (std::int64_t feature = range.begin; feature < range.end; ++feature) {
+        const double base = (first + static_cast<double>(feature)) * width * element_bytes;
+        count_feature(keys.rows[head], tokens, base, element_bytes, counter);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Footprint exact_footprint(std::span<const RowRanges> rows, std::int64_t tokens, RowSize row,
+                          const CacheLayout& layout, const MemorySystem& memory) {
+  FootprintCounter counter(memory);
+  count_rows(rows, tokens, row, layout, counter);
+  return counter.footprint();
+}
+
+Footprint exact_key_footprint(const KeyReads& keys, const CacheLayout& layout,
+                              const MemorySystem& memory) {
+  const bool whole = std::all_of(
+      keys.features.begin(), keys.features.end(),
+      [&](const RowRanges& features) { return features == RowRanges::all(keys.head_dim); });
+  if (whole) {
+    return exact_footprint(keys.rows, keys.tokens, packed(keys.row_bytes), layout, memory);
+  }
+  std::vector<std::vector<Part>> parts;
+  for (const RowRanges& features : keys.features) {
+    parts.push_back(parts_of(features, keys.row_bytes, keys.head_dim, memory.sector_bytes));
+  }
+  FootprintCounter counter(memory, parts);
+  count_rows(keys.rows, keys.tokens, packed(keys.row_bytes), layout, counter);
+  return counter.footprint();
+}
+
+Footprint exact_feature_footprint(const KeyReads& keys, const CacheLayout& layout,
+                                  const MemorySystem& memory) {
+  FootprintCounter counter(memory);
+  if (layout.kind != LayoutKind::kPaged) {
+    count_features(keys, {0, keys.tokens}, 0, static_cast<double>(keys.tokens), counter);
+    return counter.footprint();
+  }
+  const std::int64_t width = layout.page_tokens;
+  const std::vector<std::int64_t> slots =
+      page_slots((keys.tokens + width - 1) / width, keys.tokens / width);
+  std::vector<std::int64_t> page_of(slots.size());
+  for (std::size_t page = 0; page < slots.size(); ++page) {
+    page_of[static_cast<std::size_t>(slots[page])] = static_cast<std::int64_t>(page);
+  }
+  for (std::size_t slot = 0; slot < page_of.size(); ++slot) {
+    const Range tokens{page_of[slot] * width, std::min((page_of[slot] + 1) * width, keys.tokens)};
+    counter.cut();  // a page is read by itself
+    count_features(keys, tokens, static_cast<double>(slot), static_cast<double>(width), counter);
   }
   return counter.footprint();
 }

@@ -58,7 +58,10 @@ void add_page_table(Work& work, const Shape& shape, const CacheLayout& layout) {
     double rows = 0;  // of one tensor: K and V share the pages' numbers
     for (const Access& access : stage.accesses) {
       const bool of_cache = access.tensor == Tensor::kK || access.tensor == Tensor::kV;
-      if (of_cache && access.direction == Direction::kRead) rows = std::max(rows, access.rows);
+      if (!of_cache || access.direction != Direction::kRead || access.rows <= 0) continue;
+      // A feature lies in every page.
+      const bool all = access.row_set == RowSet::kKFeatures;
+      rows = std::max(rows, all ? shape.total_context() * shape.kv_heads : access.rows);
     }
     if (rows <= 0) continue;
     // Few rows lie in few pages; every KV head looks up its own.

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/statistics.h"
+
 namespace kvsim {
 namespace {
 
@@ -78,6 +80,8 @@ class Accounting {
   void add_write(const Access& access, const Footprint& footprint, StageTraffic& stage);
   Footprint footprint_of(const Access& access) const;
   Footprint rows_footprint(const Access& access) const;
+  Footprint feature_footprint(const Access& access) const;
+  Footprint without_features(const Access& access, const Footprint& whole) const;
   Footprint contiguous(const Access& access) const;
   double cached_share(const Access& access) const;
 
@@ -206,9 +210,43 @@ Footprint Accounting::footprint_of(const Access& access) const {
   if (!is_cache_row(access.tensor) || access.direction == Direction::kWrite) {
     return contiguous(access);
   }
-  if (exact_ != nullptr && access.row_set == RowSet::kKRows) return exact_->k;
+  const bool of_keys = access.row_set == RowSet::kKRows || access.row_set == RowSet::kKFeatures;
+  if (exact_ != nullptr && of_keys) return exact_->k;
   if (exact_ != nullptr && access.row_set == RowSet::kVRows) return exact_->v;
-  return rows_footprint(access);
+  if (access.row_set == RowSet::kKFeatures) return feature_footprint(access);
+  const bool in_part = access.row_set == RowSet::kKRows && access.row_bytes < shape_.k_row_bytes();
+  if (!in_part) return rows_footprint(access);
+  Access whole = access;
+  whole.row_bytes = shape_.k_row_bytes();
+  return without_features(access, rows_footprint(whole));
+}
+
+/// Features of K at random, stored feature by feature in the whole cache or in each page.
+Footprint Accounting::feature_footprint(const Access& access) const {
+  const double batch = shape_.batch();
+  const double tokens = shape_.total_context() / batch;
+  const bool paged = layout_.kind == LayoutKind::kPaged;
+  const double pages = paged ? tokens / layout_.page_tokens : 1;
+  const double features = access.rows / (batch * shape_.kv_heads);
+  const Footprint one = expected_footprint(features, shape_.head_dim, shape_.kv_heads,
+                                           packed(access.row_bytes / pages), {}, machine_.memory);
+  const double times = batch * pages;
+  return {one.sector_bytes * times, one.atom_bytes * times, one.activations * times,
+          one.runs * times};
+}
+
+/// Of whole K rows those granules that hold a feature read, chunks of features being read
+/// independently of each other.
+Footprint Accounting::without_features(const Access& access, const Footprint& whole) const {
+  const MemorySystem& memory = machine_.memory;
+  const double chunk_bytes = kChunkFeatures * shape_.k_row_bytes() / shape_.head_dim;
+  const auto share = [&](int granule) {
+    return 1 - std::pow(1 - access.chunk_share, granule / chunk_bytes);
+  };
+  const double used = share(memory.sector_bytes);
+  const double sectors = whole.sector_bytes / memory.sector_bytes;
+  return {whole.sector_bytes * used, whole.atom_bytes * share(memory.atom_bytes),
+          whole.activations * share(memory.row_bytes), used * (whole.runs + (1 - used) * sectors)};
 }
 
 /// Rows at random places of the batch's caches, all sequences taken as long as their mean. An

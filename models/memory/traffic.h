@@ -63,9 +63,28 @@ struct Footprint {
 Footprint exact_footprint(std::span<const RowRanges> rows, std::int64_t tokens, RowSize row,
                           const CacheLayout& layout, const MemorySystem& memory);
 
-/// The same, expected, when only the number of rows is known: `rows` distinct rows per KV head,
-/// spread at random over `tokens`, by `kv_heads` heads (averages may be fractional). All rows give
-/// what exact_footprint gives.
+/// What the KV heads of one layer and sequence read from K when scores leave out features.
+struct KeyReads {
+  std::span<const RowRanges> rows;      // [kv_heads], as above
+  std::span<const RowRanges> features;  // [kv_heads], of these rows
+  std::int64_t tokens = 0;              // that the cache holds
+  int head_dim = 0;
+  double row_bytes = 0;  // of all features
+};
+
+/// Exact footprint of K stored as the layout says: of each row the sectors that hold a feature
+/// read. A run ends where a sector is left out.
+Footprint exact_key_footprint(const KeyReads& keys, const CacheLayout& layout,
+                              const MemorySystem& memory);
+
+/// The same of a copy stored feature by feature: [kv_head][head_dim][tokens], or, if paged, pages
+/// of [kv_head][head_dim][page_tokens] in the same order as K's.
+Footprint exact_feature_footprint(const KeyReads& keys, const CacheLayout& layout,
+                                  const MemorySystem& memory);
+
+/// exact_footprint, expected, when only the number of rows is known: `rows` distinct rows per KV
+/// head, spread at random over `tokens`, by `kv_heads` heads (averages may be fractional). All rows
+/// give what exact_footprint gives.
 Footprint expected_footprint(double rows, double tokens, int kv_heads, RowSize row,
                              const CacheLayout& layout, const MemorySystem& memory);
 

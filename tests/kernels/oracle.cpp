@@ -15,7 +15,95 @@ double element(const RowsView& view, std::int64_t row, int column) {
 
 void enter(Phase phase) { OpTally::current().phase = phase; }
 
-std::vector<Counted> scores(const StepView& view, int g) {
+double uniform24(const RandomStream& random, std::uint32_t index) {
+  OpTally::note(Op::kRandomWord);
+  return random.threshold24(index) * 0x1p-24;
+}
+
+Counted largest(const std::vector<Counted>& values) {
+  Counted result = values[0];
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    if (result < values[i]) result = values[i];
+  }
+  return result;
+}
+
+/// The magnitudes that features are drawn by: the head's own, or their sum over the group (the
+/// mean's 1/G cancels).
+std::vector<Counted> magnitudes(const StepView& view, int g, const ScoreRule& rule) {
+  std::vector<Counted> result;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(view.k.dim); ++i) {
+    Counted sum(std::abs(view.query(rule.group_mean ? 0 : g)[i]));
+    for (int other = 1; rule.group_mean && other < view.group; ++other) {
+      sum = sum + Counted(std::abs(view.query(other)[i]));
+    }
+    result.push_back(sum);
+  }
+  return result;
+}
+
+struct DrawnFeatures {
+  std::vector<Counted> magnitudes;
+  std::vector<int> counts;
+  Counted factor;  // norm / B * scale
+};
+
+/// All B draws of every feature as the definition has them, though most are decided beforehand.
+DrawnFeatures draw_features(const StepView& view, int g, const ScoreRule& rule) {
+  enter(Phase::kSelect);
+  DrawnFeatures drawn;
+  drawn.magnitudes = magnitudes(view, g, rule);
+  const Counted norm = largest(drawn.magnitudes);
+  const RandomStream random = view.random_of(rule.group_mean ? 0 : g, Purpose::kQueryDraw);
+  std::uint32_t word = 0;
+  for (const Counted m : drawn.magnitudes) {
+    const Counted p = m * Counted(1 / norm.value());
+    int count = 0;
+    for (int n = 0; n < rule.draws; ++n) {
+      const double u = uniform24(random, word++);
+      count += Counted(rule.stratified ? (n + u) / rule.draws : u) < p ? 1 : 0;
+    }
+    drawn.counts.push_back(count);
+  }
+  drawn.factor = norm * Counted(static_cast<double>(view.scale) / rule.draws);
+  return drawn;
+}
+
+std::vector<Counted> bernoulli_scores(const StepView& view, int g, const ScoreRule& rule) {
+  // One draw serves the group: only its first head's is counted.
+  const OpTally before = OpTally::current();
+  const DrawnFeatures drawn = draw_features(view, g, rule);
+  if (rule.group_mean && g > 0) OpTally::current() = before;
+  std::vector<Counted> weights;
+  for (std::size_t i = 0; i < drawn.counts.size(); ++i) {
+    const double q = view.query(g)[i];
+    weights.emplace_back(q < 0 ? -1 : 1);
+    if (!rule.group_mean || drawn.counts[i] == 0) continue;
+    enter(Phase::kSelect);
+    weights[i] = Counted(q) * Counted(1 / drawn.magnitudes[i].value());
+    weights[i] = weights[i] * Counted(drawn.counts[i]);
+  }
+  enter(Phase::kScore);
+  std::vector<Counted> result;
+  for (std::int64_t row = 0; row < view.rows(); ++row) {
+    Counted sum;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const Counted key(element(view.k, row, static_cast<int>(i)));
+      if (rule.group_mean) {
+        if (drawn.counts[i] > 0) sum = sum + key * weights[i];
+        continue;
+      }
+      for (int n = 0; n < drawn.counts[i]; ++n) {
+        sum = weights[i].value() < 0 ? sum - key : sum + key;
+      }
+    }
+    result.push_back(sum * drawn.factor);
+  }
+  return result;
+}
+
+std::vector<Counted> scores(const StepView& view, int g, const ScoreRule& rule = {}) {
+  if (rule.draws > 0) return bernoulli_scores(view, g, rule);
   enter(Phase::kScore);
   std::vector<Counted> result;
   for (std::int64_t row = 0; row < view.rows(); ++row) {
@@ -26,14 +114,6 @@ std::vector<Counted> scores(const StepView& view, int g) {
       sum = c == 0 ? product : sum + product;
     }
     result.push_back(sum * Counted(view.scale));
-  }
-  return result;
-}
-
-Counted largest(const std::vector<Counted>& values) {
-  Counted result = values[0];
-  for (std::size_t i = 1; i < values.size(); ++i) {
-    if (result < values[i]) result = values[i];
   }
   return result;
 }
@@ -115,11 +195,6 @@ void gathered_output(const StepView& view, const std::vector<std::int64_t>& draw
                                         : Counted(out) * Counted(1.0 / samples);
     out = scaled.value();
   }
-}
-
-double uniform24(const RandomStream& random, std::uint32_t index) {
-  OpTally::note(Op::kRandomWord);
-  return random.threshold24(index) * 0x1p-24;
 }
 
 /// Thresholds in units of the head's unnormalised mass.
@@ -247,16 +322,16 @@ void weighed_output(const StepView& view, const std::vector<DrawnTile>& tiles, O
 
 }  // namespace
 
-std::vector<double> oracle_scores(const StepView& view, int g) {
+std::vector<double> oracle_scores(const StepView& view, int g, const ScoreRule& rule) {
   const OpTally saved = OpTally::current();
   std::vector<double> result;
-  for (const Counted s : scores(view, g)) result.push_back(s.value());
+  for (const Counted s : scores(view, g, rule)) result.push_back(s.value());
   OpTally::current() = saved;
   return result;
 }
 
-OracleHead oracle_dense(const StepView& view, int g) {
-  const std::vector<Counted> weights = exponentials(scores(view, g));
+OracleHead oracle_dense(const StepView& view, int g, const ScoreRule& rule) {
+  const std::vector<Counted> weights = exponentials(scores(view, g, rule));
   Counted sum = weights[0];
   for (std::size_t i = 1; i < weights.size(); ++i) sum = sum + weights[i];
   std::vector<std::int64_t> rows(weights.size());
@@ -287,8 +362,9 @@ OracleHead oracle_topk(const StepView& view, int g, std::int64_t keys) {
   return head;
 }
 
-OracleHead oracle_santa(const StepView& view, int g, Sampler sampler, std::uint32_t samples) {
-  const std::vector<Counted> cumulative = prefix_sums(exponentials(scores(view, g)));
+OracleHead oracle_santa(const StepView& view, int g, Sampler sampler, std::uint32_t samples,
+                        const ScoreRule& rule) {
+  const std::vector<Counted> cumulative = prefix_sums(exponentials(scores(view, g, rule)));
   std::vector<std::int64_t> drawn;
   for (const Counted threshold : thresholds(view, g, sampler, samples, cumulative.back())) {
     drawn.push_back(static_cast<std::int64_t>(search(cumulative, threshold)));
@@ -298,9 +374,9 @@ OracleHead oracle_santa(const StepView& view, int g, Sampler sampler, std::uint3
   return head;
 }
 
-OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t samples,
-                       int tile) {
-  const std::vector<Counted> cumulative = prefix_sums(exponentials(scores(view, g)));
+OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t samples, int tile,
+                       const ScoreRule& scoring) {
+  const std::vector<Counted> cumulative = prefix_sums(exponentials(scores(view, g, scoring)));
   const auto width = static_cast<std::size_t>(tile);
   std::vector<Counted> masses;
   std::vector<Counted> ends;

@@ -17,20 +17,30 @@ struct OracleHead {
   std::vector<double> output;
 };
 
+/// Scores from drawn query features (SANTA §5): B draws, stratified or iid, of the head or once for
+/// its group; 0 draws: exact scores.
+struct ScoreRule {
+  int draws = 0;
+  bool stratified = true;
+  bool group_mean = false;
+};
+
 // Each oracle computes its own scores from the stored rows, in the plainest loops, and shares no
 // code with the methods but the random words.
-OracleHead oracle_dense(const StepView& view, int g);
+OracleHead oracle_dense(const StepView& view, int g, const ScoreRule& rule = {});
 OracleHead oracle_topk(const StepView& view, int g, std::int64_t keys);
 
 enum class Sampler { kIid, kStrat, kSys };
-OracleHead oracle_santa(const StepView& view, int g, Sampler sampler, std::uint32_t samples);
+OracleHead oracle_santa(const StepView& view, int g, Sampler sampler, std::uint32_t samples,
+                        const ScoreRule& rule = {});
 
 enum class PropRule { kPaper, kUnbiased };
-OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t samples, int tile);
+OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t samples, int tile,
+                       const ScoreRule& scoring = {});
 
 OracleHead oracle_flash(const StepView& view, int g, std::uint32_t samples, int tile);
 
 /// Scores of the oracle, in float64, without touching the tally.
-std::vector<double> oracle_scores(const StepView& view, int g);
+std::vector<double> oracle_scores(const StepView& view, int g, const ScoreRule& rule = {});
 
 }  // namespace kvsim::testing

@@ -15,13 +15,29 @@ namespace {
 /// Every method with its defaults, and the modes that defaults leave out.
 std::vector<std::string> every_spec() {
   std::vector<std::string> specs = method_registry().names();
-  for (const char* spec :
-       {"santa-prop:mode=unbiased", "santa-prop:mode=released", "santa-prop:offsets=per-tile",
-        "santa-prop:offsets=shared", "santa-sys:offsets=shared", "santa-prop:tile=64",
-        "santa-prop:tile=16", "santa-sys:samples=1", "santa-iid:samples=1000",
-        "santa-flash:samples=1", "santa-flash:samples=77,tile=32", "santa-flash:mode=released",
-        "santa-flash:offsets=per-tile", "santa-flash:offsets=shared", "topk:keys=1",
-        "topk:keys=100000"}) {
+  for (const char* spec : {"santa-prop:mode=unbiased",
+                           "santa-prop:mode=released",
+                           "santa-prop:offsets=per-tile",
+                           "santa-prop:offsets=shared",
+                           "santa-sys:offsets=shared",
+                           "santa-prop:tile=64",
+                           "santa-prop:tile=16",
+                           "santa-sys:samples=1",
+                           "santa-iid:samples=1000",
+                           "santa-flash:samples=1",
+                           "santa-flash:samples=77,tile=32",
+                           "santa-flash:mode=released",
+                           "santa-flash:offsets=per-tile",
+                           "santa-flash:offsets=shared",
+                           "topk:keys=1",
+                           "topk:keys=100000",
+                           "bernoulli-qk:draws=1,query=mean",
+                           "bernoulli-qk:draws=64,drawn=iid,k_layout=feature",
+                           "santa-iid:scores=bernoulli",
+                           "santa-sys:scores=bernoulli,draws=2,query=mean",
+                           "santa-strat:scores=bernoulli,draws=16",
+                           "santa-prop:scores=bernoulli,drawn=iid,k_layout=feature",
+                           "santa-flash:scores=bernoulli,query=mean,k_layout=feature"}) {
     specs.push_back(spec);
   }
   return specs;
@@ -94,6 +110,7 @@ TEST_CASE("head sizes") {
       // The output is what the selection says, summed in float64.
       for (int g = 0; g < 4; ++g) {
         const HeadSelection& head = selection.heads[static_cast<std::size_t>(g)];
+        if (named.method->scores_exactly()) CHECK(head.k_features == RowRanges::all(dim));
         const std::vector<std::int64_t> rows = list_rows(head.v_rows);
         for (const int d : {0, step.view.v.dim - 1}) {
           double sum = 0;
@@ -175,6 +192,11 @@ TEST_CASE("bounds hold what a step reads") {
       CHECK((low.v_requests <= s.v_requests && s.v_requests <= high.v_requests));
       CHECK((low.head_tiles <= s.head_tiles && s.head_tiles <= high.head_tiles));
       CHECK((low.group_tiles <= s.group_tiles && s.group_tiles <= high.group_tiles));
+      CHECK((low.k_features <= s.k_features && s.k_features <= high.k_features));
+      CHECK((low.k_feature_requests <= s.k_feature_requests &&
+             s.k_feature_requests <= high.k_feature_requests));
+      CHECK((low.k_chunks <= s.k_chunks && s.k_chunks <= high.k_chunks));
+      CHECK((low.query_hits <= s.query_hits && s.query_hits <= high.query_hits));
       CHECK(low.state_bytes_read <= s.state_bytes_read);
       // A released tile may draw one more or less than its budget.
       const double slack = spec.find("released") == std::string::npos ? 0 : s.head_tiles;
@@ -185,8 +207,8 @@ TEST_CASE("bounds hold what a step reads") {
 
 TEST_CASE("the registry holds the methods of this build") {
   const std::vector<std::string> names = method_registry().names();
-  for (const char* name :
-       {"dense", "santa-iid", "santa-prop", "santa-strat", "santa-sys", "skeleton", "topk"}) {
+  for (const char* name : {"bernoulli-qk", "dense", "santa-iid", "santa-prop", "santa-strat",
+                           "santa-sys", "skeleton", "topk"}) {
     CHECK(std::find(names.begin(), names.end(), name) != names.end());
   }
 }

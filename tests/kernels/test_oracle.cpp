@@ -38,7 +38,30 @@ const std::vector<Case>& cases() {
       {"santa-flash:samples=100,tile=32",
        [](const StepView& v, int g) { return oracle_flash(v, g, 100, 32); }, 100},
       {"santa-flash:samples=3,tile=64",
-       [](const StepView& v, int g) { return oracle_flash(v, g, 3, 64); }, 3}};
+       [](const StepView& v, int g) { return oracle_flash(v, g, 3, 64); }, 3},
+      {"bernoulli-qk", [](const StepView& v, int g) { return oracle_dense(v, g, {.draws = 4}); },
+       0},
+      {"bernoulli-qk:draws=7,drawn=iid,k_layout=feature",
+       [](const StepView& v, int g) {
+         return oracle_dense(v, g, {.draws = 7, .stratified = false});
+       },
+       0},
+      {"bernoulli-qk:draws=8,query=mean",
+       [](const StepView& v, int g) {
+         return oracle_dense(v, g, {.draws = 8, .group_mean = true});
+       },
+       0},
+      {"santa-sys:samples=128,scores=bernoulli,draws=4",
+       [](const StepView& v, int g) {
+         return oracle_santa(v, g, Sampler::kSys, 128, {.draws = 4});
+       },
+       128},
+      {"santa-prop:samples=64,tile=32,scores=bernoulli,draws=3,query=mean,drawn=iid",
+       [](const StepView& v, int g) {
+         return oracle_prop(v, g, PropRule::kPaper, 64, 32,
+                            {.draws = 3, .stratified = false, .group_mean = true});
+       },
+       64}};
   return kCases;
 }
 

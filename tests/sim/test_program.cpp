@@ -72,6 +72,8 @@ TEST_CASE("program: the replay document has every key of the contract") {
                                 "/selection/union_fraction",
                                 "/selection/gqa_amplification",
                                 "/selection/mass_recall_mean",
+                                "/selection/k_feature_fraction_head",
+                                "/selection/k_feature_fraction_group",
                                 "/traffic/dense_bytes",
                                 "/traffic/requested_bytes",
                                 "/traffic/sector_bytes",

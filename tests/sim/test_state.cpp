@@ -46,6 +46,7 @@ class Learner : public Method {
     for (int g = 0; g < view.group; ++g) {
       HeadSelection head;
       head.k_rows.append(view.rows() - rows, view.rows());
+      head.k_features = RowRanges::all(view.k.dim);
       head.v_rows = head.k_rows;
       head.weights.assign(static_cast<std::size_t>(rows), 1.0f);
       head.scale = 1.0f / static_cast<float>(rows);

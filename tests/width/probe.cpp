@@ -33,9 +33,11 @@ void print_digests(const RandomStep& step) {
   score_digest.add(scores.values);
   std::printf("scores %016llx\n", score_digest.value());
   for (const char* spec : {"dense", "topk", "santa-iid", "santa-strat", "santa-sys", "santa-prop",
-                           "santa-prop:mode=unbiased", "santa-prop:mode=released"}) {
+                           "santa-prop:mode=unbiased", "santa-prop:mode=released", "bernoulli-qk",
+                           "bernoulli-qk:query=mean,drawn=iid", "santa-sys:scores=bernoulli"}) {
     const NamedMethod named = make_method(spec);
-    const Selection selection = named.method->select(step.view, scores, nullptr);
+    const Scores own = named.method->score(step.view, nullptr);
+    const Selection selection = named.method->select(step.view, own, nullptr);
     Digest rows;
     for (const HeadSelection& head : selection.heads) {
       rows.add(list_rows(head.v_rows));

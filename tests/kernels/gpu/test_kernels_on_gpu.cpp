@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "kernels/santa/rule.h"
 #include "tests/catch.h"
 #include "tests/kernels/gpu/gpu_case.cuh"
 
@@ -35,10 +36,16 @@ std::optional<DeviceLimits> limits_or_skip() {
 std::int64_t draws_of(const NamedMethod& method, const MeasureCase& shape) {
   constexpr std::int64_t kMost = 1 << 20;
   const bool topk = method.name == "topk";
-  const std::int64_t of_head = method.parameters.integer(topk ? "keys" : "samples", 1, kMost);
+  const std::int64_t asked = method.parameters.integer(topk ? "keys" : "samples", 1, kMost);
   std::int64_t draws = 0;
   for (const std::int64_t context : shape.contexts) {
-    draws += shape.q_heads * (topk ? std::min(of_head, context) : of_head);
+    std::int64_t of_head = topk ? std::min(asked, context) : asked;
+    if (method.name == "santa-flash") {  // at least one in each tile
+      const std::int64_t given = method.parameters.integer("tile", 0, 256);
+      const std::int64_t tile = given > 0 ? given : budget_tile(shape.prompt_tokens());
+      of_head = std::max(asked, (context + tile - 1) / tile);
+    }
+    draws += shape.q_heads * of_head;
   }
   return draws;
 }
