@@ -28,8 +28,8 @@ class ReleasedPace {
   double resident(double threads_of_cta) const;  // CTAs of an SM, as far as threads limit them
   LaunchShape launch(double ctas, double ctas_of_sm) const;
 
-  const Shape& shape_;
-  const DeviceLimits& limits_;
+  Shape shape_;
+  DeviceLimits limits_;
   int tile_;
 };
 

@@ -53,7 +53,8 @@ TEST_CASE("released pass1: a row a warp at a time, 4 CTAs an SM") {
   CHECK(stage.launch.ctas_per_wave == 4 * 132);
 
   // Short contexts take the kernel with matrix instructions: 8 panels of 16 columns.
-  ReleasedPace(shape, 64, h200()).pass1(stage);
+  const std::vector<std::int64_t> few{2048};
+  ReleasedPace(shape_of(few), 64, h200()).pass1(stage);
   CHECK(stage.launch.ctas_per_wave == 16 * 132);
   CHECK(stage.load_rounds == 8);
 }
