@@ -17,6 +17,8 @@ constexpr double kBarrier = 30;
 constexpr double kShuffleSpacing = 4;
 
 constexpr double kLanes = 32;
+/// CTAs of an SM that the kernels of rows keep registers free for.
+constexpr double kLaunchBound = 4;
 constexpr double kScanSteps = 5;  // log2 of the lanes
 
 // Instructions of a chain, counted in the source.
@@ -42,6 +44,22 @@ constexpr double float_atomic() { return kSharedAccess + kLanes / 2 + instructio
 double waves(const LaunchShape& launch) { return std::ceil(launch.ctas / launch.ctas_per_wave); }
 
 double log2_up(double n) { return std::ceil(std::log2(std::max(n, 1.0))); }
+
+/// Convert, 4 dependent multiply-adds, sum over lanes, loop.
+double score_row(double group) { return instructions(2 + 4) + reduction(group) + instructions(3); }
+
+/// A listed row's number, and what a head has drawn of it.
+constexpr double kLook = 2 * kSharedAccess + instructions(3);
+
+/// Rows of a tile in which something is drawn.
+struct DrawnRows {
+  double listed;  // of the group
+  double own;     // of one head, loaded one after the other
+
+  explicit DrawnRows(const Statistics& s)
+      : listed(s.group_tiles > 0 ? s.v_rows / s.group_tiles : 0),
+        own(s.head_tiles > 0 ? std::ceil(s.v_requests / s.head_tiles) : 0) {}
+};
 
 /// The kernel that pass 1 has for groups of 4, heads of 128 and tiles of 256; else it stages
 /// panels of 16 columns of K for its matrix instructions.
@@ -70,35 +88,77 @@ LaunchShape ReleasedPace::launch(double ctas, double ctas_of_sm) const {
   return {ctas, ctas_of_sm * limits_.sms};
 }
 
+double ReleasedPace::longest_tiles() const {
+  const auto longest = *std::max_element(shape_.contexts.begin(), shape_.contexts.end());
+  return std::ceil(static_cast<double>(longest) / tile_);
+}
+
+double ReleasedPace::score_tile(double warps) const {
+  const double group = shape_.group();
+  const double each = std::ceil(tile_ * group / (warps * kLanes));  // exponentials of a thread
+  const double maximum = 2 * kBarrier + 3 * kSharedAccess + instructions(warps);
+  const double exponentials = each * (2 * kSharedAccess + instructions(kExp + 4));
+  const double sums = reduction(group) + kBarrier + 2 * kSharedAccess + instructions(warps);
+  return maximum + exponentials + sums;
+}
+
+double ReleasedPace::count_rows() const {
+  const double chunks = std::ceil(tile_ / kLanes);
+  const double counts = chunks * (scan() + carry() + instructions(10));
+  const double list = chunks * (scan() + carry() + kSharedAccess + instructions(8));
+  const double barriers = 4 * (kBarrier + kSharedAccess);
+  return counts + list + barriers;
+}
+
 void ReleasedPace::pass1(Stage& stage) const {
   constexpr double kWarps = 8;
-  constexpr double kThreads = kWarps * kLanes;
-  constexpr double kLaunchBound = 4;  // CTAs of an SM that registers are kept free for
-  const double group = shape_.group();
   const bool rows = is_row_by_row(shape_, tile_);
-  stage.launch = launch(tiles_of_groups(),
-                        rows ? std::min(kLaunchBound, resident(kThreads)) : resident(2.0 * tile_));
+  const double resident_ctas =
+      rows ? std::min(kLaunchBound, resident(kWarps * kLanes)) : resident(2.0 * tile_);
+  stage.launch = launch(tiles_of_groups(), resident_ctas);
   const double count = waves(stage.launch);
-  // Convert, 4 dependent multiply-adds, sum over lanes, loop.
-  const double row = instructions(2 + 4) + reduction(group) + instructions(3);
   // Load panel, barrier, 16 x 16 x 16 product, barrier.
   const double panel = 2 * kBarrier + 2 * kSharedAccess + instructions(8);
   stage.load_rounds = count * (rows ? tile_ / kWarps : shape_.head_dim / 16.0);
-  stage.round_cycles = rows ? row : panel;
-  // Maximum over warps; exponentials, each thread `each` of them; sum over warps.
-  const double each = std::ceil(tile_ * group / kThreads);
-  const double maximum = 2 * kBarrier + 3 * kSharedAccess + instructions(kWarps);
-  const double exponentials = each * (2 * kSharedAccess + instructions(kExp + 4));
-  const double sums = reduction(group) + kBarrier + 2 * kSharedAccess + instructions(kWarps);
-  stage.chain_cycles = count * (maximum + exponentials + sums);
+  stage.round_cycles = rows ? score_row(shape_.group()) : panel;
+  stage.chain_cycles = count * score_tile(kWarps);
+}
+
+void ReleasedPace::flash_tile(Stage& stage, const Statistics& s) const {
+  const double warps = tile_ == 256 ? 8 : 4;
+  stage.launch = launch(tiles_of_groups(), std::min(kLaunchBound, resident(warps * kLanes)));
+  const double count = waves(stage.launch);
+  const DrawnRows drawn(s);
+  const double keys = tile_ / warps;
+  stage.load_rounds = count * (keys + drawn.own);
+  const double accumulate = instructions(3);
+  stage.round_cycles =
+      (keys * score_row(shape_.group()) + drawn.own * accumulate) / (keys + drawn.own);
+  const double chunks = std::ceil(tile_ / kLanes);
+  const double draw = instructions(kSplitmix + kDivide) + chunks * kSharedAccess + count_rows();
+  stage.chain_cycles = count * (score_tile(warps) + draw + drawn.listed * kLook);
+}
+
+void ReleasedPace::flash_finalize(Stage& stage) const {
+  constexpr double kThreads = 256;
+  constexpr double kUnrolled = 4;  // loads that a loop of unknown length has under way
+  const double heads = shape_.batch() * shape_.q_heads;
+  const double tiles = longest_tiles();
+  stage.launch = launch(heads, resident(kThreads));
+  const double count = waves(stage.launch);
+  // Two levels between barriers, then one warp in shared memory; maximum and sum.
+  const double tree =
+      2 * (kBarrier + 2 * kSharedAccess) + 6 * (2 * kSharedAccess + kInstruction) + 2 * kBarrier;
+  const double each = std::ceil(tiles / kThreads);
+  stage.chain_cycles = count * (2 * tree + each * instructions(kExp + 2) + instructions(kDivide));
+  // Maxima come with the ramp; then maxima and sums, and the tiles' outputs.
+  stage.cache_trips = count * (2 * each + std::ceil(tiles / kUnrolled)) - 1;
 }
 
 void ReleasedPace::tile_budgets(Stage& stage) const {
   constexpr double kThreads = 128;
   const double heads = shape_.batch() * shape_.q_heads;
-  const double longest =
-      static_cast<double>(*std::max_element(shape_.contexts.begin(), shape_.contexts.end()));
-  const double tiles = std::ceil(longest / tile_);
+  const double tiles = longest_tiles();
   const double each = std::ceil(tiles / kThreads);  // tiles of a thread
   stage.launch = launch(heads, resident(kThreads));
   const double count = waves(stage.launch);
@@ -124,16 +184,11 @@ void ReleasedPace::pass2(Stage& stage, const Statistics& s) const {
   // Waves of CTAs that have samples; the others skip stash and rows. One CTA has, if any has.
   const double drawing = std::max(std::min(1.0, s.group_tiles),
                                   count * std::min(1.0, s.group_tiles / stage.launch.ctas));
-  const double listed = s.group_tiles > 0 ? s.v_rows / s.group_tiles : 0;
-  const double own = s.head_tiles > 0 ? std::ceil(s.v_requests / s.head_tiles) : 0;
-  const double chunks = std::ceil(tile_ / kLanes);
-  const double counts = chunks * (scan() + carry() + instructions(10));
-  const double list = chunks * (scan() + carry() + kSharedAccess + instructions(8));
-  const double barriers = 4 * (kBarrier + kSharedAccess);
-  const double look = listed * (2 * kSharedAccess + instructions(3));
-  stage.load_rounds = drawing * own;
+  const DrawnRows drawn(s);
+  stage.load_rounds = drawing * drawn.own;
   stage.round_cycles = 2 * kSharedAccess + instructions(3);  // accumulators in shared memory
-  stage.chain_cycles = count * (counts + list + barriers) + drawing * look;
+  stage.chain_cycles = count * count_rows() + drawing * drawn.listed * kLook;
+  const double chunks = std::ceil(tile_ / kLanes);
   stage.cache_trips = count + drawing * chunks - 1;  // offsets, of which the first are in the ramp
 }
 

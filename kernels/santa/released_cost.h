@@ -22,11 +22,18 @@ class ReleasedPace {
   /// One CTA for each (tile, KV head): one warp of each head turns the stash into counts, one warp
   /// lists the rows, then every head goes over them one after the other.
   void pass2(Stage& stage, const Statistics& s) const;
+  /// Flash: pass1's scores, and in the same CTA counts, list and rows of pass2, from shared memory.
+  void flash_tile(Stage& stage, const Statistics& s) const;
+  /// One CTA for each query head: a thread for each output element goes over all tiles.
+  void flash_finalize(Stage& stage) const;
 
  private:
   double tiles_of_groups() const;                // (sequence, tile, KV head)
   double resident(double threads_of_cta) const;  // CTAs of an SM, as far as threads limit them
   LaunchShape launch(double ctas, double ctas_of_sm) const;
+  double longest_tiles() const;  // of one head
+  double count_rows() const;     // cycles: scores of a tile into counts, counts into a list
+  double score_tile(double warps) const;  // cycles after the last score: maximum, sums
 
   Shape shape_;
   DeviceLimits limits_;

@@ -102,5 +102,26 @@ TEST_CASE("released pass2: stash and rows only where there are samples") {
   CHECK(none.cache_trips == 1);
 }
 
+TEST_CASE("released flash: scores and rows in one CTA, a thread over all tiles") {
+  const std::vector<std::int64_t> contexts{32768};
+  const Shape shape = shape_of(contexts);
+  const ReleasedPace pace(shape, 256, h200());
+  Statistics s = one_row_a_tile(128);
+  s.v_rows = 64 * s.group_tiles;  // 16 rows of each of 4 heads
+  s.v_requests = s.draws = 16 * s.head_tiles;
+  Stage tile;
+  pace.flash_tile(tile, s);
+  CHECK(tile.launch.ctas_per_wave == 4 * 132);
+  CHECK(tile.load_rounds == 2 * (32 + 16));
+  Stage pass1;
+  pace.pass1(pass1);
+  CHECK(tile.round_cycles * 48 == Approx(pass1.round_cycles * 32 + 16 * 3 * 5.5));
+  CHECK(tile.chain_cycles > pass1.chain_cycles + 2 * 64 * (60 + 3 * 5.5));
+  Stage finalize;
+  pace.flash_finalize(finalize);
+  CHECK(finalize.launch.ctas == 32);
+  CHECK(finalize.cache_trips == 2 + 128 / 4 - 1);
+}
+
 }  // namespace
 }  // namespace kvsim
