@@ -17,6 +17,9 @@ constexpr double kBarrier = 30;
 constexpr double kShuffleSpacing = 4;
 
 constexpr double kLanes = 32;
+/// Loads that a loop of unknown length has under way, as nvcc unrolls it; one with shuffles, which
+/// it must not repeat under a condition, has one.
+constexpr double kUnrolled = 4;
 /// CTAs of an SM that the kernels of rows keep registers free for.
 constexpr double kLaunchBound = 4;
 constexpr double kScanSteps = 5;  // log2 of the lanes
@@ -48,13 +51,10 @@ double log2_up(double n) { return std::ceil(std::log2(std::max(n, 1.0))); }
 /// Convert, 4 dependent multiply-adds, sum over lanes, loop.
 double score_row(double group) { return instructions(2 + 4) + reduction(group) + instructions(3); }
 
-/// A listed row's number, and what a head has drawn of it.
-constexpr double kLook = 2 * kSharedAccess + instructions(3);
-
 /// Rows of a tile in which something is drawn.
 struct DrawnRows {
   double listed;  // of the group
-  double own;     // of one head, loaded one after the other
+  double own;     // of one head
 
   explicit DrawnRows(const Statistics& s)
       : listed(s.group_tiles > 0 ? s.v_rows / s.group_tiles : 0),
@@ -130,18 +130,18 @@ void ReleasedPace::flash_tile(Stage& stage, const Statistics& s) const {
   const double count = waves(stage.launch);
   const DrawnRows drawn(s);
   const double keys = tile_ / warps;
-  stage.load_rounds = count * (keys + drawn.own);
-  const double accumulate = instructions(3);
-  stage.round_cycles =
-      (keys * score_row(shape_.group()) + drawn.own * accumulate) / (keys + drawn.own);
+  const double gathers = std::ceil(drawn.own / kUnrolled);
+  stage.load_rounds = count * (keys + gathers);
+  const double accumulate = instructions(2 + kUnrolled);
+  stage.round_cycles = (keys * score_row(shape_.group()) + gathers * accumulate) / (keys + gathers);
+  const double look = drawn.listed / kUnrolled * (2 * kSharedAccess + instructions(3 * kUnrolled));
   const double chunks = std::ceil(tile_ / kLanes);
   const double draw = instructions(kSplitmix + kDivide) + chunks * kSharedAccess + count_rows();
-  stage.chain_cycles = count * (score_tile(warps) + draw + drawn.listed * kLook);
+  stage.chain_cycles = count * (score_tile(warps) + draw + look);
 }
 
 void ReleasedPace::flash_finalize(Stage& stage) const {
   constexpr double kThreads = 256;
-  constexpr double kUnrolled = 4;  // loads that a loop of unknown length has under way
   const double heads = shape_.batch() * shape_.q_heads;
   const double tiles = longest_tiles();
   stage.launch = launch(heads, resident(kThreads));
@@ -187,7 +187,8 @@ void ReleasedPace::pass2(Stage& stage, const Statistics& s) const {
   const DrawnRows drawn(s);
   stage.load_rounds = drawing * drawn.own;
   stage.round_cycles = 2 * kSharedAccess + instructions(3);  // accumulators in shared memory
-  stage.chain_cycles = count * count_rows() + drawing * drawn.listed * kLook;
+  const double look = drawn.listed * (2 * kSharedAccess + instructions(3));  // a loop in the loop
+  stage.chain_cycles = count * count_rows() + drawing * look;
   const double chunks = std::ceil(tile_ / kLanes);
   stage.cache_trips = count + drawing * chunks - 1;  // offsets, of which the first are in the ramp
 }

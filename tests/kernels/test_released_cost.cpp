@@ -112,11 +112,11 @@ TEST_CASE("released flash: scores and rows in one CTA, a thread over all tiles")
   Stage tile;
   pace.flash_tile(tile, s);
   CHECK(tile.launch.ctas_per_wave == 4 * 132);
-  CHECK(tile.load_rounds == 2 * (32 + 16));
+  CHECK(tile.load_rounds == 2 * (32 + 4));  // keys one by one, rows by four
   Stage pass1;
   pace.pass1(pass1);
-  CHECK(tile.round_cycles * 48 == Approx(pass1.round_cycles * 32 + 16 * 3 * 5.5));
-  CHECK(tile.chain_cycles > pass1.chain_cycles + 2 * 64 * (60 + 3 * 5.5));
+  CHECK(tile.round_cycles * 36 == Approx(pass1.round_cycles * 32 + 4 * 6 * 5.5));
+  CHECK(tile.chain_cycles > pass1.chain_cycles + 2 * 16 * (60 + 12 * 5.5));
   Stage finalize;
   pace.flash_finalize(finalize);
   CHECK(finalize.launch.ctas == 32);
