@@ -10,6 +10,7 @@ struct DeviceLimits {
   int sms = 1;
   std::int64_t shared_bytes_per_sm = 0;
   std::int64_t l2_bytes = 0;
+  int threads_per_sm = 1024;
 };
 
 }  // namespace kvsim

@@ -13,7 +13,12 @@ std::size_t display_width(const std::string& text) {
   }));
 }
 
-Table::Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+Table::Table(std::vector<std::string> header) : left_(header.size()) {
+  rows_.push_back(std::move(header));
+  align_left(0);
+}
+
+void Table::align_left(std::size_t column) { left_.at(column) = true; }
 
 void Table::add_row(std::vector<std::string> cells) {
   KVSIM_CHECK(cells.size() == rows_.front().size());
@@ -32,7 +37,8 @@ std::string Table::text() const {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
       const std::string padding(widths[i] - display_width(row[i]), ' ');
-      line += (i == 0 ? row[i] + padding : "  " + padding + row[i]);
+      line += i == 0 ? "" : "  ";
+      line += left_[i] ? row[i] + padding : padding + row[i];
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + '\n';

@@ -71,8 +71,9 @@ struct LaunchShape {
 /// the mean; `dependent_trips` counts memory round trips that wait for each other (an index before
 /// its row), `cache_trips` those that the cache serves (a step of a search). `load_rounds` are the
 /// loads of one warp that follow each other because it has only so many under way: they go on
-/// beside the other warps' bytes, but no stage is shorter. `chain_cycles` are the cycles of a
-/// warp's instructions that depend on each other and that nothing hides.
+/// beside the other warps' bytes, but no stage is shorter. `round_cycles` are those of the
+/// instructions that one round's next loads wait for. `chain_cycles` are the cycles of a warp's
+/// instructions that depend on each other and that nothing hides.
 struct Stage {
   std::string_view name;
   Boundary before = Boundary::kKernelLaunch;
@@ -82,6 +83,7 @@ struct Stage {
   double dependent_trips = 0;
   double cache_trips = 0;
   double load_rounds = 0;
+  double round_cycles = 0;
   double chain_cycles = 0;
   bool heads_gather = false;  // every head sums V rows of its own: no matrix product
   FixedVector<Access, 10> accesses;

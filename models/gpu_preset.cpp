@@ -51,6 +51,8 @@ class GpuBuilder {
  private:
   void read_device() {
     machine_.limits.sms = static_cast<int>(file_.integer("device.sms", "SM", 1, 4096));
+    machine_.limits.threads_per_sm =
+        static_cast<int>(file_.integer("device.threads", "threads", 32, 65536));
     clock_mhz_ = file_.number("device.clock", "MHz", 10, 1e5);
     machine_.limits.shared_bytes_per_sm = static_cast<std::int64_t>(
         file_.number("device.shared", "KiB", 1, 1e5).value * kBytesPerKib);

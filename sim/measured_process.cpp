@@ -117,6 +117,7 @@ Json json_of(const MeasuredProcess& process) {
   for (const MeasureResult& result : process.cases) cases.push_back(result_json(result));
   return {{"name", process.gpu.name},
           {"sms", process.gpu.limits.sms},
+          {"threads_per_sm", process.gpu.limits.threads_per_sm},
           {"shared_bytes_per_sm", process.gpu.limits.shared_bytes_per_sm},
           {"l2_bytes", process.gpu.limits.l2_bytes},
           {"max_sm_mhz", process.gpu.max_sm_mhz},
@@ -129,6 +130,7 @@ MeasuredProcess measured_process_from(const Json& json) {
   MeasuredProcess process;
   process.gpu.name = json.at("name").get<std::string>();
   process.gpu.limits.sms = json.at("sms").get<int>();
+  process.gpu.limits.threads_per_sm = json.at("threads_per_sm").get<int>();
   process.gpu.limits.shared_bytes_per_sm = json.at("shared_bytes_per_sm").get<std::int64_t>();
   process.gpu.limits.l2_bytes = json.at("l2_bytes").get<std::int64_t>();
   process.gpu.max_sm_mhz = json.at("max_sm_mhz").get<double>();

@@ -133,6 +133,7 @@ Json stage_json(const Stage& stage) {
           {"dependent_trips", finite(stage.dependent_trips)},
           {"cache_trips", finite(stage.cache_trips)},
           {"load_rounds", finite(stage.load_rounds)},
+          {"round_cycles", finite(stage.round_cycles)},
           {"chain_cycles", finite(stage.chain_cycles)},
           {"accesses", std::move(accesses)},
           {"ops", std::move(ops)}};
@@ -169,6 +170,7 @@ Json predict_document(const PredictOptions& options) {
   const MemoryNeed need = memory_need(
       {options.llm, options.target, static_cast<double>(options.batch)}, options.context);
   document["memory"] = memory_json(need);
+  document["memory"]["streamed_weight_bytes"] = finite(options.llm.streamed_weight_bytes);
   document["notes"] = notes(options, need);
   const NamedMethod dense = make_method("dense");
   Json methods = Json::array();

@@ -55,6 +55,7 @@ GpuInfo device_info() {
   check_cuda(cudaGetDeviceProperties(&properties, 0), "device properties");
   info.name = properties.name;
   info.limits.sms = properties.multiProcessorCount;
+  info.limits.threads_per_sm = properties.maxThreadsPerMultiProcessor;
   info.limits.shared_bytes_per_sm =
       static_cast<std::int64_t>(properties.sharedMemPerMultiprocessor);
   info.limits.l2_bytes = properties.l2CacheSize;

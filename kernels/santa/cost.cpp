@@ -6,6 +6,7 @@
 
 #include "kernels/device/blocks.h"
 #include "kernels/device/stream_cost.h"
+#include "kernels/santa/released_cost.h"
 #include "kernels/santa/rule.h"
 #include "kernels/santa/sizes.h"
 
@@ -242,16 +243,17 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
 }
 
 // SANTA repository, commit 2e5f861: pass1, tile_budgets, memset, pass2, cast_scale.
-Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceLimits&) const {
+Work SantaCost::published(const Shape& shape, const Statistics& s,
+                          const DeviceLimits& limits) const {
   constexpr int kStashBytes = 2;    // exponentiated scores as bf16
   constexpr int kBudgetBytes = 12;  // S_t, 1/Δ_t and offset per (head, tile)
   const double heads = query_heads(shape);
   const double records = tiles_of(shape, tile_of(model_, shape)) * shape.q_heads;
-  const double ctas = tiles_of(shape, tile_of(model_, shape)) * shape.kv_heads;
   const double accumulator_bytes = 4.0 * shape.v_head_dim;
+  const ReleasedPace pace(shape, tile_of(model_, shape), limits);
   Work work;
   Stage& pass1 = work.add_stage("pass1", Boundary::kKernelLaunch);
-  pass1.launch = {ctas, ctas};
+  pace.pass1(pass1);
   read_query(pass1, shape);
   model_.scoring.read_keys(pass1, shape, s);
   pass1.write(Tensor::kStash, kStashBytes, s.k_requests);
@@ -261,15 +263,14 @@ Work SantaCost::published(const Shape& shape, const Statistics& s, const DeviceL
   Stage& budgets = work.add_stage("tile_budgets", Boundary::kKernelLaunch);
   budgets.read(Tensor::kMetadata, kTileRecordBytes, records, records);
   budgets.write(Tensor::kMetadata, kBudgetBytes, records);
-  budgets.launch = {heads, heads};  // one CTA per query head
+  pace.tile_budgets(budgets);
   count_budgets(budgets, shape);
 
   Stage& clear = work.add_stage("memset", Boundary::kKernelLaunch);
   clear.write(Tensor::kPartial, accumulator_bytes, heads);
 
   Stage& pass2 = work.add_stage("pass2", Boundary::kKernelLaunch);
-  pass2.launch = {ctas, ctas};
-  pass2.dependent_trips = 2;  // stash, then rows
+  pace.pass2(pass2, s);
   pass2.heads_gather = true;
   pass2.read(Tensor::kMetadata, kBudgetBytes, records, records);
   const double stashed =

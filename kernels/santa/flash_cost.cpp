@@ -5,6 +5,7 @@
 
 #include "kernels/device/stream_cost.h"
 #include "kernels/santa/budgets.h"
+#include "kernels/santa/released_cost.h"
 #include "kernels/santa/rule.h"
 #include "kernels/split_plan.h"
 
@@ -16,12 +17,12 @@ class FlashCost : public Implementation {
   explicit FlashCost(const FlashCostModel& model) : model_(model) {}
 
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
-    return model_.published ? published(shape, s) : ours(shape, s, limits);
+    return model_.published ? published(shape, s, limits) : ours(shape, s, limits);
   }
 
  private:
   Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
-  Work published(const Shape& shape, const Statistics& s) const;
+  Work published(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
   void count_draws(Stage& stage, const Shape& shape, const Statistics& s) const;
 
   FlashCostModel model_;
@@ -83,14 +84,14 @@ Work FlashCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
 }
 
 // SANTA repository, commit 2e5f861: the fused tile kernel, finalize.
-Work FlashCost::published(const Shape& shape, const Statistics& s) const {
+Work FlashCost::published(const Shape& shape, const Statistics& s,
+                          const DeviceLimits& limits) const {
   constexpr double kStateBytes = 8;  // a tile's maximum and sum
-  const double ctas = tiles_of(shape, tile_of(model_, shape)) * shape.kv_heads;
+  const ReleasedPace pace(shape, tile_of(model_, shape), limits);
   const double partial_bytes = 4.0 * shape.v_head_dim;
   Work work;
   Stage& fused = work.add_stage("fused_tile", Boundary::kKernelLaunch);
-  fused.launch = {ctas, ctas};
-  fused.dependent_trips = 1;  // rows after keys
+  pace.flash_tile(fused, s);
   fused.heads_gather = true;
   read_query(fused, shape);
   model_.scoring.read_keys(fused, shape, s);
@@ -102,7 +103,7 @@ Work FlashCost::published(const Shape& shape, const Statistics& s) const {
   count_tile_sums(fused, shape, s);
 
   Stage& finalize = work.add_stage("finalize", Boundary::kKernelLaunch);
-  finalize.launch = {query_heads(shape), query_heads(shape)};
+  pace.flash_finalize(finalize);
   finalize.read(Tensor::kPartial, partial_bytes, s.head_tiles, s.head_tiles);
   finalize.read(Tensor::kMetadata, kStateBytes, s.head_tiles, s.head_tiles);
   finalize.write(Tensor::kOutput, shape.output_bytes(), 1);

@@ -121,6 +121,17 @@ LevelTime compute_time(const Stage& stage, const Machine& machine) {
   return {kNothing, longest * (stage.imbalance * idle_factor(stage.launch, machine))};
 }
 
+/// One warp's loads, round after round: the first arrives when the level's first byte does. So few
+/// bytes under way limit the bandwidth to bytes / latency, whatever the memory could deliver.
+LevelTime load_time(const Stage& stage, const Machine& machine) {
+  const Estimate& round = machine.load_round_us;
+  if (stage.load_rounds <= 0 || round.value <= 0) return {};
+  const bool starts = stage.before == Boundary::kKernelLaunch;
+  const Estimate first = starts ? larger(machine.memory.stream.ramp_us, round) : round;
+  return {first, round * std::max(0.0, stage.load_rounds - 1) +
+                     machine.cycle_us * (stage.load_rounds * stage.round_cycles)};
+}
+
 /// Calls visit(suffix, limit, us) for every term of a stage.
 template <typename Visitor>
 void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machine& machine,
@@ -141,11 +152,10 @@ void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machin
     Limit limit = Limit::kLatency;
     LevelTime time;
   };
-  const LevelTime loads{kNothing, machine.load_round_us * stage.load_rounds};
   const std::array<Level, 4> levels{{{Limit::kDram, dram_time(stage, traffic, machine)},
                                      {Limit::kCache, cache_time(stage, traffic, machine)},
                                      {Limit::kCompute, compute_time(stage, machine)},
-                                     {Limit::kLatency, loads}}};
+                                     {Limit::kLatency, load_time(stage, machine)}}};
   const Level* slowest = &levels[0];
   Estimate us = levels[0].time.total();
   for (const Level& level : levels) {

@@ -29,7 +29,7 @@ struct TimeReport {
 /// Per stage max(DRAM, cache, compute; a warp's rounds of loads) x imbalance plus its boundaries
 /// and dependent round trips, summed. A level's ramp is paid once per stage: whole after a kernel
 /// launch, which finds the memory pipeline empty, and one round trip at most inside a running
-/// kernel.
+/// kernel. A warp's rounds are latencies and the instructions between them.
 TimeReport latency(const Work& work, const Traffic& traffic, const Machine& machine);
 /// Only its total, without heap: for sweeps.
 Estimate latency_us(const Work& work, const Traffic& traffic, const Machine& machine);

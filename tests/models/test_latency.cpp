@@ -233,8 +233,11 @@ TEST_CASE("streams, gathers, writes and cache hits by hand") {
   stage.cache_trips = 0;
   stage.load_rounds = 8;  // beside the bytes, which take longer
   CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8));
-  stage.load_rounds = 12;
-  CHECK(simple_time(stage, machine).value == Approx(1 + 12));
+  stage.load_rounds = 12;  // the first comes with the ramp
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 11));
+  stage.round_cycles = 250;  // which the next loads wait for
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 11 + 12 * 0.25));
+  stage.round_cycles = 0;
   stage.load_rounds = 0;
   stage.chain_cycles = 4000;
   CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8 + 4));
