@@ -7,8 +7,8 @@ namespace kvsim {
 namespace {
 
 /// Cycles until the next instruction of a chain can go on: shared memory and shuffles as
-/// microbenchmarks of Ampere to Hopper have them (arXiv 2402.13499: 29 to 30 for shared memory), an
-/// instruction as chains on an H200 take (docs/design.md).
+/// microbenchmarks of Ampere to Hopper have them (arXiv 2402.13499, say: about 30 for shared
+/// memory), an instruction as chains on an H200 take (docs/design.md).
 constexpr double kInstruction = 5.5;
 constexpr double kSharedAccess = 30;
 constexpr double kShuffle = 24;
