@@ -6,6 +6,7 @@
 
 #include "kernels/device/blocks.h"
 #include "kernels/device/stream_cost.h"
+#include "kernels/santa/cycles.h"
 #include "kernels/santa/released_cost.h"
 #include "kernels/santa/rule.h"
 #include "kernels/santa/sizes.h"
@@ -168,22 +169,11 @@ void search_spilled(Stage& stage, const Shape& shape, const Statistics& s, const
   stage.cache_trips += GatherRounds(plan).rounds * 2;
 }
 
-/// Cycles of the instructions between the last tile record and the CTA's sums, memory left out, of
-/// one warp: clock readings between the steps of santa-sys, 32k tokens, 4 heads a group, on an H200
-/// (experiments/measured/h200/santa_cycles.csv) less the 20 that a reading takes, in round numbers
-/// that keep their sum, carried over to other shapes by how often a warp goes through each step.
-/// kWhole and kCompare split one reading of santa-prop, whose ranks have become shorter since; they
-/// were chosen with its times in view.
+/// Cycles of the instructions between the last tile record and the CTA's sums, of one warp, carried
+/// over to other shapes by how often a warp goes through each step.
 double chain_cycles(const Shape& shape, const Statistics& s, const StreamPlan& plan,
                     const SantaCostModel& model, int tile) {
-  constexpr double kMasses = 700;   // of up to 128 tiles
-  constexpr double kStrata = 500;   // of a head
-  constexpr double kLineUp = 700;   // of up to 32 own tiles
-  constexpr double kWhole = 600;    // budgets of up to 128 tiles
-  constexpr double kCompare = 20;   // of a remainder with one of each of 32 others
-  constexpr double kDealOut = 550;  // of chunks, once
-  constexpr double kChunk = 1650;   // a row for each lane, queued
-  constexpr double kSums = 600;
+  using namespace santa_cycles;
   constexpr double kLanes = 32;
   const double tiles = records_of_head(shape, tile);
   const double own =

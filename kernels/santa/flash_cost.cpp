@@ -5,6 +5,7 @@
 
 #include "kernels/device/stream_cost.h"
 #include "kernels/santa/budgets.h"
+#include "kernels/santa/cycles.h"
 #include "kernels/santa/released_cost.h"
 #include "kernels/santa/rule.h"
 #include "kernels/split_plan.h"
@@ -64,7 +65,8 @@ void count_weighing(Stage& stage, const Shape& shape, const Statistics& s) {
               s.head_tiles * (2 + shape.v_head_dim) + heads * (1 + shape.v_head_dim));
 }
 
-/// V rows are gathered in the shadow of the stream of keys.
+/// V rows are gathered in the shadow of the stream of keys, but for those of the last block: after
+/// its scores a warp finds its rows, waits for them and adds them up.
 Work FlashCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
   const StreamPlan plan = plan_stream_cost(shape, limits);
   Work work;
@@ -72,6 +74,8 @@ Work FlashCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   stream.launch = plan.split.launch;
   stream.imbalance = plan.split.imbalance;
   stream.heads_gather = true;
+  stream.dependent_trips = 1;
+  stream.chain_cycles = santa_cycles::kChunk + santa_cycles::kSums;
   read_query(stream, shape);
   model_.scoring.read_keys(stream, shape, s);
   stream.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);

@@ -6,13 +6,16 @@
 namespace kvsim {
 namespace {
 
-/// Cycles until the next instruction of a chain can go on: shared memory and shuffles as
-/// microbenchmarks of Ampere to Hopper have them (arXiv 2402.13499, say: about 30 for shared
-/// memory), an instruction as chains on an H200 take (docs/design.md).
+/// Cycles until the next instruction of a chain can go on, measured on an H200
+/// (experiments/measured/h200/instruction_cycles.csv; a barrier of 256 threads); an instruction as
+/// chains of kvsim's kernels take there (docs/design.md).
 constexpr double kInstruction = 5.5;
-constexpr double kSharedAccess = 30;
-constexpr double kShuffle = 24;
-constexpr double kBarrier = 30;
+constexpr double kSharedAccess = 29;
+constexpr double kShuffle = 25;
+constexpr double kBarrier = 28;
+/// A float atomic on shared memory is a loop of load, add and compare-and-swap; of threads that add
+/// to one word at once, one succeeds in each turn.
+constexpr double kFloatAtomic = 82.5;
 /// Between shuffles of one SM quarter: 32 lanes per cycle and SM.
 constexpr double kShuffleSpacing = 4;
 
@@ -40,9 +43,6 @@ constexpr double reduction(double values) {
 constexpr double scan() { return kScanSteps * (kShuffle + instructions(2)); }
 /// What a chunk adds to the next: two shuffles and an add.
 constexpr double carry() { return 2 * kShuffle + kInstruction; }
-/// A float atomic on shared memory is a loop of load, add, compare-and-swap and branch; of threads
-/// that add to one word at once, one succeeds in each turn, and a turn serialises the lanes left.
-constexpr double float_atomic() { return kSharedAccess + kLanes / 2 + instructions(4); }
 
 double waves(const LaunchShape& launch) { return std::ceil(launch.ctas / launch.ctas_per_wave); }
 
@@ -164,7 +164,7 @@ void ReleasedPace::tile_budgets(Stage& stage) const {
   const double count = waves(stage.launch);
   const double maximum = 2 * reduction(1) + 4 * kSharedAccess + 2 * kBarrier;
   const double mass = each * (2 * kSharedAccess + instructions(kExp + 2)) +
-                      kThreads * float_atomic() + 2 * kBarrier;
+                      kThreads * kFloatAtomic + 2 * kBarrier;
   const double share = each * (kSharedAccess + instructions(kDivide + kSplitmix + 6)) +
                        kSharedAccess + kLanes + 2 * kBarrier;  // integer atomics are native
   const double passes = log2_up(tiles);
