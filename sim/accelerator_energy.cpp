@@ -49,7 +49,7 @@ Json energy_document(const Replay& replay, const DocumentOptions& options) {
     const MethodRun& run = replay.runs[i];
     const RunSummary summary = summarize(records_of(run));
     Json json = method_head(replay.specs[i], replay.methods[i]);
-    json["error"] = error_json(summary.error);
+    json["error"] = error_json(summary.error, total_of(run.bias));
     json["selection"] = selection_json(summary.selection);
     json["ops"] = ops_json(total_of(run.layers, 0));
     Json accelerators = Json::array();

@@ -95,7 +95,7 @@ Json method_json(const Replay& replay, std::size_t index, const DocumentOptions&
             {"params", json_of(method.parameters)},
             {"device", replay.gpu ? "cuda" : "cpu"},
             {"empty_heads", summary.empty_heads},
-            {"error", error_json(summary.error)},
+            {"error", error_json(summary.error, total_of(run.bias))},
             {"selection", selection_json(summary.selection)},
             {"traffic", traffic_json(gpu)},
             {"logical_access_fraction", finite(summary.logical_access_fraction)},
@@ -143,13 +143,24 @@ std::vector<std::string> replay_notes(const Replay& replay, const DocumentOption
 
 }  // namespace
 
-Json error_json(const ErrorSummary& error) {
-  return {{"relative_l2",
-           {{"mean", finite(error.mean)},
-            {"p50", finite(error.p50)},
-            {"p95", finite(error.p95)},
-            {"max", finite(error.max)}}},
-          {"cosine_mean", finite(error.cosine_mean)}};
+Json error_json(const ErrorSummary& error, const BiasSums& bias) {
+  Json json{{"relative_l2",
+             {{"mean", finite(error.mean)},
+              {"p50", finite(error.p50)},
+              {"p95", finite(error.p95)},
+              {"max", finite(error.max)},
+              {"rms", finite(error.rms)}}},
+            {"cosine_mean", finite(error.cosine_mean)}};
+  if (bias.heads > 0) {
+    const BiasSummary summary = summarize(bias);
+    json["bias"] = {{"relative_l2", json_of(summary.bias)},
+                    {"mean_output_l2", finite(summary.mean_output)},
+                    {"floor_l2", finite(summary.floor)}};
+  } else {
+    json["bias"] = nullptr;
+    json["bias_reason"] = "one seed only (--repeats)";
+  }
+  return json;
 }
 
 Json selection_json(const SelectionSummary& selection) {
@@ -183,7 +194,7 @@ Json by_layer_json(const Replay& replay, const MethodRun& run) {
                       {"context_max", finite(measured.context_max)},
                       {"prompt_tokens", measured.prompt_tokens},
                       {"empty_heads", summary.empty_heads},
-                      {"error", error_json(summary.error)},
+                      {"error", error_json(summary.error, run.bias.at(measured.layer))},
                       {"selection", selection_json(summary.selection)},
                       {"traffic", traffic_json(sum)},
                       {"logical_access_fraction", finite(summary.logical_access_fraction)},

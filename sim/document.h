@@ -26,7 +26,7 @@ Json replay_document(const Replay& replay, const DocumentOptions& options);
 
 /// Parts that other documents share. The head: schema, version, trace(s), seed, layout, cache …
 Json document_head(const std::string& schema, const Replay& replay, const DocumentOptions& options);
-Json error_json(const ErrorSummary& error);
+Json error_json(const ErrorSummary& error, const BiasSums& bias);
 Json selection_json(const SelectionSummary& selection);
 /// Figures of one method layer by layer, with the statistics that `predict --stats` reads.
 Json by_layer_json(const Replay& replay, const MethodRun& run);

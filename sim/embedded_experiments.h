@@ -14,4 +14,7 @@ struct EmbeddedExperiment {
 /// The folders of experiments/ that have a run.toml, compiled into the binary, sorted by name.
 std::span<const EmbeddedExperiment> embedded_experiments();
 
+/// The source tree that the binary was built from; on another machine it need not exist.
+std::string_view source_folder();
+
 }  // namespace kvsim

@@ -16,11 +16,10 @@
 #include "sim/child_process.h"
 #include "sim/json_node.h"
 #include "sim/method_table.h"
+#include "sim/shipped_traces.h"
 
 namespace kvsim {
 namespace {
-
-constexpr const char* kScratch = "{scratch}";
 
 /// A folder for what the commands write, made when the first one asks for it and deleted with
 /// everything in it.
@@ -47,31 +46,47 @@ class ScratchFolder {
   std::string path_;
 };
 
-/// The words of a command, blanks between them.
-std::vector<std::string> words_of(const std::string& command, ScratchFolder& scratch) {
-  std::vector<std::string> words;
-  std::istringstream in(command);
-  for (std::string word; in >> word;) {
-    for (std::size_t at = 0; (at = word.find(kScratch, at)) != std::string::npos;) {
-      const std::string& path = scratch.path();
-      word.replace(at, std::string(kScratch).size(), path);
-      at += path.size();
+/// What stands for folders in commands; each is looked for when the first command needs it.
+class Folders {
+ public:
+  explicit Folders(std::string traces) : traces_(std::move(traces)) {}
+
+  /// The words of a command, blanks between them.
+  std::vector<std::string> words_of(const std::string& command) {
+    std::vector<std::string> words;
+    std::istringstream in(command);
+    for (std::string word; in >> word;) {
+      fill(word, "{scratch}", [&] { return scratch_.path(); });
+      fill(word, "{traces}", [&] { return shipped_traces(traces_); });
+      words.push_back(word);
     }
-    words.push_back(word);
+    return words;
   }
-  return words;
-}
+
+ private:
+  template <typename Path>
+  static void fill(std::string& word, const std::string& name, const Path& path) {
+    for (std::size_t at = 0; (at = word.find(name, at)) != std::string::npos;) {
+      const std::string folder = path();
+      word.replace(at, name.size(), folder);
+      at += folder.size();
+    }
+  }
+
+  ScratchFolder scratch_;
+  std::string traces_;
+};
 
 Json document_of(const Experiment& experiment, const ExperimentRun& run, const CommonWords& common,
-                 ScratchFolder& scratch) {
-  std::vector<std::string> words = words_of(run.command, scratch);
-  words.insert(words.end(), common.shown.begin(), common.shown.end());
-  words.insert(words.end(), common.silent.begin(), common.silent.end());
-  words.emplace_back("--json");
+                 Folders& folders) {
   const std::string place =
       fmt::format("{}: run '{}' (kvsim {})", experiment.run_path, run.name, run.command);
   std::string text;
   try {
+    std::vector<std::string> words = folders.words_of(run.command);
+    words.insert(words.end(), common.shown.begin(), common.shown.end());
+    words.insert(words.end(), common.silent.begin(), common.silent.end());
+    words.emplace_back("--json");
     text = run_this_program(words);
   } catch (const RuntimeError& error) {
     fail<RuntimeError>("{}: {}", place, error.what());
@@ -202,12 +217,13 @@ std::string difference_text(const Json& quantity) {
 
 }  // namespace
 
-Json run_experiment(const Experiment& experiment, const CommonWords& words) {
-  ScratchFolder scratch;
+Json run_experiment(const Experiment& experiment, const CommonWords& words,
+                    const std::string& traces) {
+  Folders folders(traces);
   Documents documents;
   Json runs = Json::array();
   for (const ExperimentRun& run : experiment.runs) {
-    documents[run.name] = document_of(experiment, run, words, scratch);
+    documents[run.name] = document_of(experiment, run, words, folders);
     runs.push_back({{"name", run.name}, {"command", run.command}});
   }
   Json quantities = Json::array();

@@ -15,9 +15,11 @@ struct CommonWords {
 };
 
 /// Runs the commands of an experiment, one after the other, and compares: an element of
-/// `experiments` in "kvsim.experiment/1" (docs/formats.md). Throws RuntimeError that names file and
-/// key if a command fails or a place is not there.
-Json run_experiment(const Experiment& experiment, const CommonWords& words);
+/// `experiments` in "kvsim.experiment/1" (docs/formats.md). `traces` is the folder of the shipped
+/// traces, or empty where it is to be found. Throws RuntimeError that names file and key if a
+/// command fails or a place is not there.
+Json run_experiment(const Experiment& experiment, const CommonWords& words,
+                    const std::string& traces);
 
 /// The same as a table, with the reasons below.
 std::string experiment_text(const Json& experiment);

@@ -78,4 +78,10 @@ HeadFigures GroupTruth::compare(int head, const HeadSelection& selection,
   return figures;
 }
 
+void GroupTruth::add_error(int head, std::span<const float> outputs, ErrorSum& sum) const {
+  const std::size_t first = static_cast<std::size_t>(head) * dim_;
+  sum.add(std::span<const double>(attention_.outputs).subspan(first, dim_),
+          outputs.subspan(first, dim_));
+}
+
 }  // namespace kvsim

@@ -5,6 +5,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/method.h"
+#include "sim/bias.h"
 
 namespace kvsim {
 
@@ -30,6 +31,8 @@ class GroupTruth {
   /// `outputs` is what the method's attend gave, [group, v_head_dim].
   HeadFigures compare(int head, const HeadSelection& selection,
                       std::span<const float> outputs) const;
+  /// Adds a head's error, for the mean over seeds.
+  void add_error(int head, std::span<const float> outputs, ErrorSum& sum) const;
 
  private:
   Float64Attention attention_;

@@ -48,9 +48,11 @@ struct LayerReplay::GroupStep {
 };
 
 LayerReplay::LayerReplay(const LayerJob& job, const TraceLayer& layer, int threads,
-                         const std::function<void(std::int64_t)>& done, GpuLayer* gpu)
+                         const std::function<void(std::int64_t)>& done, GpuLayer* gpu,
+                         ErrorSums* errors)
     : job_(job),
       layer_(layer),
+      errors_(errors),
       repeats_(static_cast<std::size_t>(job.repeats)),
       kv_heads_(static_cast<std::size_t>(layer.info.kv_heads)),
       slots_(job.methods.size() * repeats_ * job.steps.size() * kv_heads_),
@@ -138,10 +140,15 @@ std::string LayerReplay::where(std::int64_t step, int kv_head) const {
 }
 
 void LayerReplay::keep(const GroupStep& group, Selection selection, std::span<const float> outputs,
-                       GroupFigures& figures) const {
+                       const Place& place) {
+  const auto kv_head = static_cast<std::size_t>(place.kv_head);
+  GroupFigures& figures = slots_[slot_index(place.method, place.repeat, place.step) + kv_head];
   for (int g = 0; g < group.view.group; ++g) {
     figures.heads.push_back(
         group.truth.compare(g, selection.heads[static_cast<std::size_t>(g)], outputs));
+    if (errors_ == nullptr) continue;
+    const auto head = static_cast<std::size_t>(place.kv_head * group.view.group + g);
+    group.truth.add_error(g, outputs, errors_->at(place.method, place.step, head));
   }
   figures.k_rows = std::move(selection.k_rows);
   figures.k_features = std::move(selection.k_features);
@@ -158,7 +165,7 @@ void LayerReplay::replay_group(std::size_t step, int kv_head, States& states) {
     view.random.seed = job_.seed + i % repeats_;
     Selection selection = select(method, view, exact, states[i].get());
     const std::vector<float> outputs = method.attend(view, selection);
-    keep(group, std::move(selection), outputs, slot(i / repeats_, i % repeats_, step, kv_head));
+    keep(group, std::move(selection), outputs, {i / repeats_, i % repeats_, step, kv_head});
   }
 }
 
@@ -196,7 +203,7 @@ void LayerReplay::replay_on_gpu(GpuLayer& gpu, int threads,
           device_selection(job_.methods[i % runs / repeats_], view, output, where(step, head));
       keep(*groups[h], std::move(selection),
            output.output.subspan(h * group_outputs, group_outputs),
-           slot(i % runs / repeats_, i % repeats_, i / runs, head));
+           {i % runs / repeats_, i % repeats_, i / runs, head});
     });
     if (i % runs == runs - 1) done(static_cast<std::int64_t>(kv_heads_));
   }
@@ -241,11 +248,6 @@ void LayerReplay::replay_head_in_order(int kv_head, States states,
 std::size_t LayerReplay::slot_index(std::size_t method, std::size_t repeat,
                                     std::size_t step) const {
   return ((method * repeats_ + repeat) * job_.steps.size() + step) * kv_heads_;
-}
-
-GroupFigures& LayerReplay::slot(std::size_t method, std::size_t repeat, std::size_t step,
-                                int kv_head) {
-  return slots_[slot_index(method, repeat, step) + static_cast<std::size_t>(kv_head)];
 }
 
 std::span<const GroupFigures> LayerReplay::groups(std::size_t method, std::size_t repeat,

@@ -9,6 +9,7 @@
 
 #include "kernels/measure/gpu_layer.h"
 #include "kernels/method.h"
+#include "sim/bias.h"
 #include "sim/cost.h"
 #include "sim/head_figures.h"
 #include "traces/trace.h"
@@ -46,9 +47,11 @@ HeadShape head_shape(const LayerInfo& info);
 class LayerReplay {
  public:
   /// `done(n)` is called from any thread when n (step, KV head) pairs are finished. With `gpu`, the
-  /// layer on the GPU, outputs and selections are those of the methods' kernels.
+  /// layer on the GPU, outputs and selections are those of the methods' kernels. Errors of all
+  /// repeats are added to `errors`, if given.
   LayerReplay(const LayerJob& job, const TraceLayer& layer, int threads,
-              const std::function<void(std::int64_t)>& done, GpuLayer* gpu = nullptr);
+              const std::function<void(std::int64_t)>& done, GpuLayer* gpu = nullptr,
+              ErrorSums* errors = nullptr);
 
   /// [kv_heads] of one method, repeat and step (an index into job.steps).
   std::span<const GroupFigures> groups(std::size_t method, std::size_t repeat,
@@ -60,6 +63,13 @@ class LayerReplay {
   using States = std::vector<std::unique_ptr<State>>;  // [methods, repeats]
   /// A KV head at a step: what all methods and repeats share.
   struct GroupStep;
+  /// Of one KV head under one method.
+  struct Place {
+    std::size_t method = 0;
+    std::size_t repeat = 0;
+    std::size_t step = 0;  // an index into job.steps
+    int kv_head = 0;
+  };
 
   StepView view(std::int64_t step, int kv_head, std::span<const float> group_queries) const;
   std::vector<float> queries(std::int64_t step, int kv_head) const;  // [group, head_dim]
@@ -69,16 +79,16 @@ class LayerReplay {
   void replay_group(std::size_t step, int kv_head, States& states);
   void replay_on_gpu(GpuLayer& gpu, int threads, const std::function<void(std::int64_t)>& done);
   void keep(const GroupStep& group, Selection selection, std::span<const float> outputs,
-            GroupFigures& figures) const;
+            const Place& place);
   /// A step that is not replayed still goes through the states, which learn from every selection.
   void pass_step(std::int64_t token_step, int kv_head, States& states) const;
   void replay_head_in_order(int kv_head, States states,
                             const std::function<void(std::int64_t)>& done);
-  GroupFigures& slot(std::size_t method, std::size_t repeat, std::size_t step, int kv_head);
   std::size_t slot_index(std::size_t method, std::size_t repeat, std::size_t step) const;
 
   const LayerJob& job_;
   const TraceLayer& layer_;
+  ErrorSums* errors_;
   std::size_t repeats_;
   std::size_t kv_heads_;
   bool any_scores_exactly_ = false;

@@ -6,6 +6,7 @@
 #include <future>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -91,6 +92,15 @@ void add_prepare(const LayerJob& job, const LayerInfo& info, const LayerReplay& 
   }
 }
 
+void add_bias(const LayerJob& job, int layer, const std::optional<ErrorSums>& errors,
+              Replay& result) {
+  for (std::size_t method = 0; method < result.runs.size(); ++method) {
+    BiasSums& bias = result.runs[method].bias[layer];
+    if (!errors) continue;
+    for (const ErrorSum& sum : errors->of_method(method)) bias.add(sum, job.repeats);
+  }
+}
+
 /// A layer in memory, and on the GPU if it is replayed there.
 struct LoadedLayer {
   TraceLayer layer;
@@ -125,16 +135,21 @@ void replay_layer(const LayerJob& job, const TraceInfo& trace, const LoadedLayer
   const std::int64_t tokens = trace.tokens();
   check_same_shape(result, trace, info);
   result.layer_infos.emplace(info.layer, info);
+  std::optional<ErrorSums> errors;
+  if (job.repeats > 1) {
+    errors.emplace(job.methods.size(), job.steps.size(), static_cast<std::size_t>(info.q_heads));
+  }
   for (int first = 0; first < job.repeats; first += kRepeatsAtOnce) {
     LayerJob part = job;
     part.seed = job.seed + static_cast<std::uint64_t>(first);
     part.repeats = std::min(kRepeatsAtOnce, job.repeats - first);
     const LayerReplay replayed(
         part, layer, threads, [&](std::int64_t groups) { progress.advance(groups); },
-        loaded.gpu.get());
+        loaded.gpu.get(), errors ? &*errors : nullptr);
     cost_layer(part, info, tokens, replayed, threads, result);
     if (first == 0) add_prepare(part, info, replayed, result.targets[0], result);
   }
+  add_bias(job, info.layer, errors, result);
   cost_dense_layer(job, info, tokens, threads, result);
   result.stored_bytes += stored_bytes(job, info);
 }
@@ -177,6 +192,12 @@ void replay_trace(const TraceReader& reader, std::size_t sequence, const ReplayO
 CostSum total_of(const std::map<int, LayerCosts>& layers, std::size_t target) {
   CostSum total;
   for (const auto& [layer, costs] : layers) total.add(costs[target]);
+  return total;
+}
+
+BiasSums total_of(const std::map<int, BiasSums>& layers) {
+  BiasSums total;
+  for (const auto& [layer, bias] : layers) total += bias;
   return total;
 }
 

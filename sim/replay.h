@@ -8,6 +8,7 @@
 
 #include "kernels/measure/gpu.h"
 #include "kernels/method.h"
+#include "sim/bias.h"
 #include "sim/cost.h"
 #include "sim/head_figures.h"
 #include "sim/index_list.h"
@@ -71,11 +72,13 @@ struct MeasuredSum {
 using LayerCosts = std::vector<CostSum>;
 /// Of all layers on one target.
 CostSum total_of(const std::map<int, LayerCosts>& layers, std::size_t target);
+BiasSums total_of(const std::map<int, BiasSums>& layers);
 
 /// One method over everything replayed.
 struct MethodRun {
   std::vector<StepRecord> records;   // by sequence, layer, seed, step
   std::map<int, LayerCosts> layers;  // by layer
+  std::map<int, BiasSums> bias;      // by layer; without heads for one seed
   std::map<int, MeasuredSum> times;  // by layer, if measured
   double prepare_bytes = 0;          // prompt K and V read to build states, mean per layer
   double state_bytes = 0;            // mean per layer

@@ -102,6 +102,13 @@ std::string replay_report(const Json& document) {
   table.number("L2 error, p95", "/error/relative_l2/p95");
   table.number("DRAM, kB", "/traffic/dram_bytes", 1e3);
   table.number("of dense", "/traffic/dram_share_of_dense");
+  if (!methods.front().at("error").at("bias").is_null()) {
+    table.new_block();
+    table.number("L2 error, rms", "/error/relative_l2/rms");
+    table.interval("bias, rms", "/error/bias/relative_l2");
+    table.number("mean output's error, rms", "/error/bias/mean_output_l2");
+    table.number("floor, rms", "/error/bias/floor_l2");
+  }
   table.new_block();
   table.interval("GPU time, us", "/time/predicted_us");
   if (has_times(methods)) table.interval("measured, us", "/time/measured_us");

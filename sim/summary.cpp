@@ -20,11 +20,13 @@ ErrorSummary summarize_errors(std::span<const StepRecord* const> records) {
     for (const HeadFigures& head : record->heads) {
       errors.push_back(head.relative_l2);
       summary.mean += head.relative_l2;
+      summary.rms += head.relative_l2 * head.relative_l2;
       summary.cosine_mean += head.cosine;
     }
   }
   const auto count = static_cast<double>(errors.size());
   summary.mean = ratio(summary.mean, count);
+  summary.rms = std::sqrt(ratio(summary.rms, count));
   summary.cosine_mean = ratio(summary.cosine_mean, count);
   std::sort(errors.begin(), errors.end());
   summary.p50 = nearest_rank(errors, 50);

@@ -13,6 +13,7 @@ struct ErrorSummary {
   double p50 = 0;
   double p95 = 0;
   double max = 0;
+  double rms = 0;
   double cosine_mean = 0;
 };
 

@@ -64,7 +64,9 @@ void run(const std::vector<std::string>& words) {
       "and compares.");
   line.take_positional("name", "NAME...  experiments (kvsim experiment list shows them)");
   line.own()("experiments", po::value<std::string>()->value_name("DIR"),
-             "folder searched before the experiments in the program");
+             "folder searched before the experiments in the program")(
+      "traces", po::value<std::string>()->value_name("DIR"),
+      "folder of the shipped traces (default: traces/samples of kvsim's source)");
   if (!line.parse(words)) return;
   const std::vector<std::string> asked = line.list("name");
   if (asked.empty()) throw UsageError("no experiment given: list, all, or names from the list");
@@ -73,7 +75,7 @@ void run(const std::vector<std::string>& words) {
   const CommonWords common = common_words(line);
   Json experiments = Json::array();
   for (const Experiment& experiment : read_all(asked, folders)) {
-    experiments.push_back(run_experiment(experiment, common));
+    experiments.push_back(run_experiment(experiment, common, line.text("traces")));
     if (!line.json()) {
       if (experiments.size() > 1) print_text("\n");
       print_text(experiment_text(experiments.back()));

@@ -51,10 +51,12 @@ Json decode_step(double speedup_at_4k) {
   return {{"llm", "tiny"}, {"break_even_context", 2345}, {"curve", curve}};
 }
 
-Json method(const std::string& spec, double error, double share, double speedup) {
+Json method(const std::string& spec, const Json& parameters, double error, double share,
+            double speedup) {
   const double us = 10 * share;
   return {{"method", spec.substr(0, spec.find(':'))},
           {"spec", spec},
+          {"params", parameters},
           {"error", {{"relative_l2", {{"mean", error}, {"p95", 2.5 * error}}}}},
           {"traffic", {{"dram_share_of_dense", share}}},
           {"time",
@@ -80,8 +82,10 @@ Json small_document() {
                   {"replayed_layers", {0}}}},
                 {"gpu", "h200_sxm"},
                 {"gpu_title", "NVIDIA H200 SXM"}};
-  document["methods"] = {method("dense", 3e-7, 1, 1), method("topk:keys=16", 0.2, 0.6, 1.2),
-                         method("santa-sys:samples=64,mode=released", 0.1, 0.55, 1.4)};
+  document["methods"] = {method("dense", Json::object(), 3e-7, 1, 1),
+                         method("topk:keys=16", {{"keys", 16}}, 0.2, 0.6, 1.2),
+                         method("santa-sys:samples=64,mode=released",
+                                {{"samples", 64}, {"mode", "released"}}, 0.1, 0.55, 1.4)};
   Json& baseline = document["methods"][0]["decode_step"];
   baseline["break_even_context"] = nullptr;
   baseline["break_even_context_reason"] = "dense is the baseline";

@@ -43,6 +43,7 @@ Json many_methods(std::size_t methods) {
   for (std::size_t i = 0; i < methods; ++i) {
     Json method = three[i % 3];
     method["spec"] = "santa-prop:samples=128,mode=released,tile=" + std::to_string(i);
+    method["params"] = {{"samples", 128}, {"tile", i}};
     method["error"]["relative_l2"]["mean"] = 0.1 + 1e-4 * static_cast<double>(i);
     document["methods"].push_back(method);
   }

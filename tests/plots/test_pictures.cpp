@@ -33,7 +33,8 @@ std::string picture(const Folder& folder, const std::string& result, const std::
 
 // What the axes of each kind must say.
 const std::map<std::string, std::vector<std::string>> kUnits{
-    {"error-bytes", {"% of dense attention", "relative L2 error"}},
+    {"error-bytes", {"% of dense attention", "relative L2 error", "samples=64, mode=released"}},
+    {"error-samples", {"samples S", "relative L2 error", "DRAM bytes", "0.100 at S = 64"}},
     {"latency", {"latency per layer and step, \u00b5s", "kernel_launch", "DRAM", "compute"}},
     {"energy",
      {"whole machine, \u00b5J", "datapath alone, \u00b5J", "adders, 7 nm, HBM3E", "static"}},
@@ -55,8 +56,8 @@ TEST_CASE("pictures say which methods, which trace and which units") {
     const std::string svg = picture(folder, result, kind, ".svg");
     INFO(kind);
     CHECK_THAT(svg, ContainsSubstring("</svg>"));
-    for (const char* text : {"dense", "topk", "keys=16", "santa-sys", "samples=64, mode=released",
-                             "Tiny-1M", "NVIDIA H200 SXM"}) {
+    for (const char* text :
+         {"dense", "topk", "keys=16", "santa-sys", "mode=released", "Tiny-1M", "NVIDIA H200 SXM"}) {
       CHECK_THAT(svg, ContainsSubstring(text));
     }
     for (const std::string& unit : units) CHECK_THAT(svg, ContainsSubstring(unit));
@@ -100,7 +101,7 @@ TEST_CASE("a method alone, zeros and names that are no names are drawn as well")
   if (!can_draw()) return;
   const Folder folder;
   Json document = small_document();
-  document["methods"] = Json::array({document["methods"][0]});
+  document["methods"] = Json::array({document["methods"][2]});  // the one that has samples
   Json& method = document["methods"][0];
   method["spec"] = "it's `a` \"q\" {x}^2_y\n!touch here %d \\";
   method["error"]["relative_l2"] = {{"mean", 0}, {"p95", 0}};
@@ -116,6 +117,30 @@ TEST_CASE("a method alone, zeros and names that are no names are drawn as well")
     CHECK_THAT(picture(folder, result, kind, ".svg"), ContainsSubstring("it's `a`"));
   }
   CHECK(folder.files() == before + plot_registry().names().size());
+}
+
+TEST_CASE("error-samples: one curve for a method at all S, whatever of its parameters was typed") {
+  const Folder folder;
+  Json document = small_document();
+  Json other = document["methods"][2];
+  other["spec"] = "santa-sys:mode=released";
+  other["params"]["samples"] = 16;
+  other["error"]["relative_l2"]["mean"] = 0.3;
+  document["methods"].push_back(other);
+  const auto texts_of = [&](const Json& json) {
+    std::string texts;
+    const Document result(folder.write("run.json", json.dump()));
+    const Figure figure = plot_registry().at("error-samples").draw(result);
+    for (const PlacedText& placed : figure.texts()) texts += placed.text + "\n";
+    return texts;
+  };
+  const std::string texts = texts_of(document);
+  CHECK_THAT(texts, ContainsSubstring("mode=released\n0.300 at S = 16, 0.100 at 64\n"));
+  CHECK_THAT(texts, ContainsSubstring("dense\nerror 3.0e-07 (off scale)\n"));
+  CHECK(texts.find("santa-sys") == texts.rfind("santa-sys"));
+  document["methods"].erase(3);
+  document["methods"].erase(2);
+  CHECK_THROWS_WITH(texts_of(document), ContainsSubstring("no method with a parameter samples"));
 }
 
 TEST_CASE("a script that gnuplot refuses is an error with gnuplot's words") {

@@ -39,12 +39,11 @@ class Program {
 TEST_CASE("plot: wrong usage ends with 2 and what would be right") {
   Program program;
   CHECK(program.run("run.json --kind nonsense -o x.svg") == 2);
-  CHECK(
-      program.errors ==
-      "kvsim plot: unknown kind of plot 'nonsense', expected one of: energy, error-bytes, latency, "
-      "speedup\n");
+  CHECK(program.errors ==
+        "kvsim plot: unknown kind of plot 'nonsense', expected one of: energy, error-bytes, "
+        "error-samples, latency, speedup\n");
   CHECK(program.run("run.json -o x.svg") == 2);
-  CHECK_THAT(program.errors, ContainsSubstring("error-bytes, latency"));
+  CHECK_THAT(program.errors, ContainsSubstring("error-samples, latency"));
   CHECK(program.run("run.json --kind latency") == 2);
   CHECK(program.run("run.json --kind latency -o x.pdf") == 2);
   CHECK_THAT(program.errors, ContainsSubstring("expected one of: .svg, .png"));
@@ -58,9 +57,9 @@ TEST_CASE("plot: wrong usage ends with 2 and what would be right") {
 TEST_CASE("list plots: every kind with what it shows") {
   Program program;
   CHECK(program.run_verb("list plots") == 0);
-  CHECK_THAT(program.out, ContainsSubstring("error-bytes  output error against DRAM bytes"));
+  CHECK_THAT(program.out, ContainsSubstring("error-bytes    output error against DRAM bytes"));
   CHECK(program.run_verb("list plots --json") == 0);
-  CHECK(Json::parse(program.out).at("items").size() == 4);
+  CHECK(Json::parse(program.out).at("items").size() == 5);
 }
 
 TEST_CASE("plot: files that are wrong end with 1 and leave nothing behind") {

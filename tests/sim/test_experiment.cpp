@@ -12,6 +12,7 @@ namespace {
 using testing::Approx;
 using testing::ContainsSubstring;
 using testing::ProgramResult;
+using testing::SmallTrace;
 using testing::TemporaryFolder;
 
 constexpr const char* kRun = R"(title = "A table"
@@ -168,6 +169,26 @@ TEST_CASE("experiment: a folder goes before the one in the program and is listed
   for (const auto& item : list.at("items")) {
     CHECK((item.at("name") == "santa-table3") == (item.at("title") == "A table"));
   }
+}
+
+TEST_CASE("experiment: {traces} is the folder given, or that of the source") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path() / "t");
+  SmallTrace{}.write(folder.file("t/a.h5"));
+  write_experiment(folder, "info",
+                   "title = \"A trace\"\nsource = \"a paper\"\n[[run]]\nname = \"info\"\n"
+                   "command = \"trace info {traces}/a.h5\"\n"
+                   "[ours]\n\"steps\" = \"info:/trace/decode_steps\"\n",
+                   "quantity,unit,value,tolerance,where,explained_value,reason\n"
+                   "steps,steps,4,0,here,,\n");
+  CHECK(run_program(folder, "experiment info --experiments e --traces t").status == 0);
+  const ProgramResult wrong = run_program(folder, "experiment info --experiments e --traces u");
+  CHECK(wrong.status == 1);
+  CHECK_THAT(wrong.err,
+             ContainsSubstring("run 'info' (kvsim trace info {traces}/a.h5): u: no such"));
+  const ProgramResult absent = run_program(folder, "experiment info --experiments e");
+  CHECK(absent.status == 1);
+  CHECK_THAT(absent.err, ContainsSubstring("traces/samples/a.h5: "));
 }
 
 TEST_CASE("experiment: those in the program agree or say why, whatever the threads") {
