@@ -163,8 +163,8 @@ void ReleasedPace::tile_budgets(Stage& stage) const {
   stage.launch = launch(heads, resident(kThreads));
   const double count = waves(stage.launch);
   const double maximum = 2 * reduction(1) + 4 * kSharedAccess + 2 * kBarrier;
-  const double mass = each * (2 * kSharedAccess + instructions(kExp + 2)) +
-                      kThreads * kFloatAtomic + 2 * kBarrier;
+  const double mass =
+      each * (2 * kSharedAccess + instructions(kExp + 2)) + kThreads * kFloatAtomic + 2 * kBarrier;
   const double share = each * (kSharedAccess + instructions(kDivide + kSplitmix + 6)) +
                        kSharedAccess + kLanes + 2 * kBarrier;  // integer atomics are native
   const double passes = log2_up(tiles);
