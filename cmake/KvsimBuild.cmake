@@ -27,6 +27,10 @@ function(kvsim_target target)
   if(KVSIM_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
   endif()
+  if(KVSIM_PRECOMPILE)
+    target_precompile_headers(${target} PRIVATE
+                              "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/precompiled.h>")
+  endif()
   if(KVSIM_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=address,undefined -fno-sanitize-recover=all
                                              -fno-omit-frame-pointer)

@@ -16,6 +16,23 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def without_precompiled(words: list[str]) -> list[str]:
+    """A command without precompiled headers: a file must say itself what it includes."""
+    kept: list[str] = []
+    i = 0
+    while i < len(words):
+        if words[i] == "-Xclang" and (
+            words[i + 1] in ("-include-pch", "-include") or "cmake_pch" in words[i + 1]
+        ):
+            i += 2
+        elif words[i] == "-include" and "cmake_pch" in words[i + 1]:
+            i += 2
+        else:
+            kept += [] if words[i] in ("-Winvalid-pch", "-fpch-instantiate-templates") else [words[i]]
+            i += 1
+    return kept
+
+
 def flags_of(build: Path) -> dict[Path, list[str]]:
     """The compiler and its flags, without input and output, of every source inside the project
     (generated ones excepted)."""
@@ -29,7 +46,7 @@ def flags_of(build: Path) -> dict[Path, list[str]]:
             words = words[1:]
         flags: list[str] = []
         skip = False
-        for word in words:
+        for word in without_precompiled(words):
             if skip or word in ("-c", entry["file"]):
                 skip = False
             elif word == "-o":
