@@ -173,15 +173,16 @@ void search_spilled(Stage& stage, const Shape& shape, const Statistics& s, const
 /// over to other shapes by how often a warp goes through each step.
 double chain_cycles(const Shape& shape, const Statistics& s, const StreamPlan& plan,
                     const SantaCostModel& model, int tile) {
-  using namespace santa_cycles;
+  namespace cycles = santa_cycles;
   constexpr double kLanes = 32;
   const double tiles = records_of_head(shape, tile);
   const double own =
       std::ceil(plan.split.most_units() * device::kBlockTokens / tile / plan.split.most_teams);
   const double batches = std::ceil(tiles / device::kTilesAtOnce);
-  double head = batches * kMasses + kStrata + std::ceil(own / kLanes) * kLineUp;
+  double head =
+      batches * cycles::kMasses + cycles::kStrata + std::ceil(own / kLanes) * cycles::kLineUp;
   if (model.budgets == SantaCostModel::Budgets::kLargestRemainder) {
-    head += batches * kWhole + own * tiles / kLanes * kCompare;
+    head += batches * cycles::kWhole + own * tiles / kLanes * cycles::kCompare;
   }
   const double drawn =
       model.independent ? model.samples : plan.rows_of_cta(shape, s.draws) / shape.group();
@@ -189,8 +190,8 @@ double chain_cycles(const Shape& shape, const Statistics& s, const StreamPlan& p
   const double heads = gather.parts * static_cast<double>(shape.group());
   const double narrow = heads * std::ceil(drawn / (kLanes / 2));
   const double chunks = narrow > plan.warps ? heads * std::ceil(drawn / kLanes) : narrow;
-  return gather.rounds * (gather.heads(shape, plan) * head + kDealOut +
-                          std::ceil(chunks / plan.warps) * kChunk + kSums);
+  return gather.rounds * (gather.heads(shape, plan) * head + cycles::kDealOut +
+                          std::ceil(chunks / plan.warps) * cycles::kChunk + cycles::kSums);
 }
 
 /// Every CTA reads all records of its teams.
