@@ -14,8 +14,7 @@ namespace kvsim::device {
 
 struct FlashArguments : StreamArguments {
   std::uint32_t samples = 2048;
-  std::int32_t sharers =
-      1;  // finishing warps that take the blocks of a head in turn, a power of two
+  std::int32_t sharers = 1;  // warps that take a head's blocks in turn, a power of two
   bool offset_per_tile = false;
   bool shared_offsets = false;  // a group's heads draw the same random words
 };

@@ -7,9 +7,10 @@
 
 namespace kvsim {
 
-/// What the released SANTA kernels (repository OPUSLab/SANTA, commit 2e5f861) wait for, counted in
-/// their source: loads of a warp that follow each other, trips through the cache, instructions in
-/// chains, as many waves of CTAs as an SM holds. None of it is fitted to a time.
+/// What the released SANTA kernels (repository OPUSLab/SANTA) wait for, counted in their source at
+/// commit 11c6ef8; that the timed 2e5f861 has the same kernels was not checked. Loads of a warp
+/// that follow each other, trips through the cache, instructions in chains, as many waves of CTAs
+/// as an SM holds. None of it is fitted to a time.
 class ReleasedPace {
  public:
   ReleasedPace(const Shape& shape, int tile, const DeviceLimits& limits);
