@@ -94,7 +94,7 @@ stage_bytes() {
       local arguments=(measure --check --method "$method" --baseline "$method" --context "$context")
       attempt "$name.json" "$kvsim" "${arguments[@]}" --json
       attempt "$name.log" ncu --clock-control none --cache-control all --csv --page raw \
-        --metrics "$metrics" --kernel-name "regex:${KERNELS:-dense|santa|topk}" \
+        --metrics "$metrics" --kernel-name "regex:${KERNELS:-bernoulli|dense|santa|topk}" \
         --log-file "$output/$name.ncu.csv" "$kvsim" "${arguments[@]}"
       files+=("$output/$name")
     done

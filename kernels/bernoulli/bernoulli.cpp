@@ -1,6 +1,7 @@
 // bernoulli-qk: Bernoulli scores, then dense softmax over all of V (SANTA §5).
 
 #include "kernels/bernoulli/scoring.h"
+#include "kernels/bernoulli/sizes.h"
 #include "kernels/dense/softmax.h"
 #include "kernels/method.h"
 #include "kernels/split_plan.h"
@@ -15,7 +16,7 @@ class BernoulliCost : public Implementation {
   explicit BernoulliCost(const KeyScoring& scoring) : scoring_(scoring) {}
 
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
-    const SplitPlan plan = plan_splits(shape, limits, dense_split_unit(shape.head_dim));
+    const SplitPlan plan = plan_splits(shape, limits, feature_split_unit(shape.head_dim));
     Work work;
     Stage& stream = work.add_stage("stream_kv", Boundary::kKernelLaunch);
     stream.launch = plan.launch;

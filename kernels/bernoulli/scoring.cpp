@@ -14,13 +14,17 @@ double kv_heads_of(const Shape& shape) { return shape.batch() * shape.kv_heads; 
 
 Scores KeyScoring::score(const StepView& view) const {
   if (exact_) return exact_scores(view);
-  std::vector<float> queries;
-  std::vector<float> scales;
+  const WeightedQueries own = queries(view);
+  return scores_of(view, own.values, own.scales);
+}
+
+WeightedQueries KeyScoring::queries(const StepView& view) const {
+  WeightedQueries result;
   for (const DrawnQuery& drawn : draw_queries(view, query_)) {
-    queries.insert(queries.end(), drawn.weights.begin(), drawn.weights.end());
-    scales.push_back(view.scale * drawn.factor);
+    result.values.insert(result.values.end(), drawn.weights.begin(), drawn.weights.end());
+    result.scales.push_back(view.scale * drawn.factor);
   }
-  return scores_of(view, queries, scales);
+  return result;
 }
 
 void KeyScoring::note_features(const StepView& view, std::vector<HeadSelection>& heads) const {
@@ -105,13 +109,22 @@ std::vector<Parameter> bernoulli_parameters() {
            "their bytes"}};
 }
 
-KeyScoring bernoulli_scoring(const Parameters& parameters) {
+QueryDraws query_draws(const Parameters& parameters) {
   QueryDraws query;
   query.draws = static_cast<std::uint32_t>(parameters.integer("draws", 1, kMaxQueryDraws));
   query.stratified = parameters.choice("drawn") == "stratified";
   query.group_mean = parameters.choice("query") == "mean";
+  return query;
+}
+
+std::string token_major_refusal() {
+  return "k_layout=token, expected feature: K as stored saves nothing";
+}
+
+KeyScoring bernoulli_scoring(const Parameters& parameters) {
   const bool feature_major = parameters.choice("k_layout") == "feature";
-  return {query, feature_major ? KeyLayout::kFeatureMajor : KeyLayout::kTokenMajor};
+  return {query_draws(parameters),
+          feature_major ? KeyLayout::kFeatureMajor : KeyLayout::kTokenMajor};
 }
 
 std::vector<Parameter> scoring_parameters() {

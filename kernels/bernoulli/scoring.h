@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "kernels/bernoulli/rule.h"
@@ -10,6 +11,12 @@ namespace kvsim {
 /// How K lies in memory: [tokens][head_dim] of a KV head, where a feature is skipped only together
 /// with all others of its sector, or a copy [head_dim][tokens], where it saves its bytes.
 enum class KeyLayout { kTokenMajor, kFeatureMajor };
+
+/// Queries that keys are multiplied by in place of a step's own, and what the sums are.
+struct WeightedQueries {
+  std::vector<float> values;  // [group, head_dim]
+  std::vector<float> scales;  // [group]
+};
 
 /// How a method scores keys: exactly, or by Bernoulli qKᵀ (SANTA paper, arXiv 2605.01910, §5). A
 /// method that holds one scores, counts features and costs its first stage through it.
@@ -22,6 +29,8 @@ class KeyScoring {
   bool exact() const { return exact_; }
   /// Logits of a group, after scale and cap.
   Scores score(const StepView& view) const;
+  /// What Bernoulli scores are products with. Needs the view's queries.
+  WeightedQueries queries(const StepView& view) const;
   /// Which features of K the heads [group] read: depends on queries and random words alone, so
   /// scores may have come from elsewhere. Bernoulli needs the view's queries.
   void note_features(const StepView& view, std::vector<HeadSelection>& heads) const;
@@ -44,6 +53,9 @@ class KeyScoring {
 
 /// `draws`, `drawn`, `query` and `k_layout`, and the scoring they say.
 std::vector<Parameter> bernoulli_parameters();
+QueryDraws query_draws(const Parameters& parameters);
+/// Why no kernel of ours takes k_layout=token.
+std::string token_major_refusal();
 KeyScoring bernoulli_scoring(const Parameters& parameters);
 
 /// The same after `scores=exact|bernoulli`. Throws UsageError where one of them is given though

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "kernels/dense/accumulator.cuh"
 #include "kernels/device/check.cuh"
 #include "kernels/device/exchange.cuh"
 #include "kernels/device/kernel.h"
@@ -35,81 +36,8 @@ struct DenseShape {
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kStageBytes = 2 * UnitTile<D>::kBytes;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
-  static constexpr int kHeads = kHeads8 * 8;
-  static constexpr int kRow = D + 4;  // floats of a scratch row, padded against bank conflicts
-  static constexpr int kScratchFloats = kWarps * kHeads * kRow;
-  static constexpr int kSharedBytes = kRingBytes + 4 * kScratchFloats + 8 * kWarps * kHeads;
-};
-
-/// What a warp has accumulated for the heads of a group: o[m][n][i] belongs to column 16 m + lane/4
-/// + 8 (i / 2) and head 8 n + 2 (lane % 4) + i % 2; the references are in log2.
-template <int D, int kHeads8>
-struct Accumulator {
-  float o[D / 16][kHeads8][4];
-  float highest[kHeads8][2];
-  float sum[kHeads8][2];  // of this lane's tokens
-
-  __device__ void clear() {
-#pragma unroll
-    for (int n = 0; n < kHeads8; ++n) {
-#pragma unroll
-      for (int m = 0; m < D / 16; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[m][n][i] = 0;
-      }
-      highest[n][0] = highest[n][1] = -INFINITY;
-      sum[n][0] = sum[n][1] = 0;
-    }
-  }
-
-  /// Moves the reference of head pair n so that no exponent is above zero.
-  __device__ void raise(int n, const float (&s)[4]) {
-    float now[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
-    if (!__any_sync(0xffffffffu, now[0] > highest[n][0] || now[1] > highest[n][1])) return;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int distance = 4; distance < kWarp; distance *= 2) {
-        now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], distance));
-      }
-      const float before = highest[n][h];
-      highest[n][h] = fmaxf(before, now[h]);
-      const float factor = rescale(before, highest[n][h]);
-      sum[n][h] *= factor;
-#pragma unroll
-      for (int m = 0; m < D / 16; ++m) {
-        o[m][n][h] *= factor;
-        o[m][n][h + 2] *= factor;
-      }
-    }
-  }
-
-  /// Adds a unit: weights 2^(s - highest), rounded to the type of V for the product. Every unit has
-  /// a valid token, so the reference is finite by now.
-  template <typename T>
-  __device__ void add(float (&s)[kHeads8][4], std::uint32_t v_tile, int lane) {
-    std::uint32_t weights[kHeads8][2];
-#pragma unroll
-    for (int n = 0; n < kHeads8; ++n) {
-      raise(n, s[n]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = fast_exp2(s[n][i] - highest[n][i % 2]);
-      sum[n][0] += s[n][0] + s[n][2];
-      sum[n][1] += s[n][1] + s[n][3];
-      weights[n][0] = transpose8x8(pack2<T>(s[n][0], s[n][1]));
-      weights[n][1] = transpose8x8(pack2<T>(s[n][2], s[n][3]));
-    }
-    const std::uint32_t first =
-        v_tile + UnitTile<D>::offset((lane & 7) + lane / 16 * 8, (lane / 8) & 1);
-#pragma unroll
-    for (int m = 0; m < D / 16; ++m) {
-      const Fragment4 columns = load_matrix_transposed(first ^ UnitTile<D>::flip(2 * m));
-#pragma unroll
-      for (int n = 0; n < kHeads8; ++n) {
-        multiply_accumulate<T>(o[m][n], columns, weights[n][0], weights[n][1]);
-      }
-    }
-  }
+  using Merge = DenseMerge<D, kHeads8, kWarps>;
+  static constexpr int kSharedBytes = kRingBytes + Merge::kBytes;
 };
 
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
@@ -119,8 +47,8 @@ class DenseCta {
 
   __device__ DenseCta(const DenseArguments& arguments, char* shared)
       : a_(arguments),
-        scratch_(reinterpret_cast<float*>(shared + Shape::kRingBytes)),
-        weights_(reinterpret_cast<float2*>(scratch_ + Shape::kScratchFloats)),
+        ring_scratch_(reinterpret_cast<WeightedPair*>(shared)),
+        merge_(a_.partials, a_.step, a_.group, shared + Shape::kRingBytes),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +
@@ -156,14 +84,21 @@ class DenseCta {
         tokens -= ahead_.step * kUnitTokens;
       }
       if (launch_ == 0) launch_ = LaunchCounter::number(launches);
-      merge_warps(team, sharing);
+      if constexpr (!kTeams) __syncthreads();  // the team before may still be read
+      merge_.merge_warps(sums_, team, sharing, launch_);
       if (kTeams || team.end >= ahead_.end) break;
       team = a_.split.next(team);
       load_queries(team);
     }
+    TeamSplit::Team cut_team = first;  // of the share, which may cut its first and its last
 #pragma unroll 1
-    for (int i = 0; i < (kTeams ? 1 : 2); ++i) {  // the share's first and last team
-      if (i == 0 || team.begin != first.begin) merge_team(i == 0 ? first : team);
+    for (int i = 0; i < (kTeams ? 1 : 2); ++i) {
+      if (i == 1) {
+        if (cut_team.begin == team.begin) break;
+        cut_team = team;
+      }
+      merge_.merge_team(cut_team, sharing_of<kTeams>(a_.split, a_.partials, cut_team),
+                        ring_scratch_, launch_);
     }
     __syncthreads();
     if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
@@ -246,85 +181,9 @@ class DenseCta {
     }
   }
 
-  /// The warps' results become the CTA's: output if the team is its own, else a partial result.
-  __device__ void merge_warps(const TeamSplit::Team& team, const Sharing& sharing) {
-    if constexpr (!kTeams) __syncthreads();  // the team before may still read the scratch
-    write_warp();
-    __syncthreads();
-    const bool alone = sharing.members == 1;
-    const int slot = sharing.slot;
-    const int group = a_.group;
-    for (int i = static_cast<int>(threadIdx.x); i < group * (D / 2); i += Shape::kThreads) {
-      const int head = i / (D / 2);
-      const int column = 2 * (i % (D / 2));
-      float highest = -INFINITY;
-#pragma unroll
-      for (int w = 0; w < Shape::kWarps; ++w) {
-        highest = fmaxf(highest, weights_[w * Shape::kHeads + head].x);
-      }
-      WeightedPair total{0, 0, 0, highest};
-#pragma unroll
-      for (int w = 0; w < Shape::kWarps; ++w) {
-        const float2 weight = weights_[w * Shape::kHeads + head];
-        const float2 value = *reinterpret_cast<const float2*>(
-            scratch_ + (w * Shape::kHeads + head) * Shape::kRow + column);
-        const float factor = rescale(weight.x, highest);
-        total.sum += factor * weight.y;
-        total.a += factor * value.x;
-        total.b += factor * value.y;
-      }
-      if (alone) {
-        write_weighted(a_.step, group, team, head, column, total);
-        continue;
-      }
-      publish(a_.partials.values + slot * (group * D / 2) + i, __float_as_uint(total.a),
-              __float_as_uint(total.b), launch_);
-      if (column == 0) {
-        publish(a_.partials.weights + slot * group + head, __float_as_uint(total.sum),
-                __float_as_uint(highest), launch_);
-      }
-    }
-  }
-
-  __device__ void write_warp() {
-    const int group = a_.group;
-#pragma unroll
-    for (int n = 0; n < kHeads8; ++n) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int head = 8 * n + 2 * (lane_ % 4) + h;
-        float sum = sums_.sum[n][h];
-#pragma unroll
-        for (int distance = 4; distance < kWarp; distance *= 2) {
-          sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-        }
-        const int row = warp_ * Shape::kHeads + head;
-        if (lane_ < 4) weights_[row] = {sums_.highest[n][h], sum};
-        if (head >= group) continue;
-#pragma unroll
-        for (int m = 0; m < D / 16; ++m) {
-          scratch_[row * Shape::kRow + 16 * m + lane_ / 4] = sums_.o[m][n][h];
-          scratch_[row * Shape::kRow + 16 * m + lane_ / 4 + 8] = sums_.o[m][n][h + 2];
-        }
-      }
-    }
-  }
-
-  __device__ void merge_team(const TeamSplit::Team& team) {
-    const Sharing sharing = sharing_of<kTeams>(a_.split, a_.partials, team);
-    if (sharing.members == 1) return;
-    // The ring is empty by now.
-    auto* scratch = reinterpret_cast<char*>(scratch_) - Shape::kRingBytes;
-    const TeamSum<D, Shape::kThreads, true> sum(a_.partials, a_.group,
-                                                reinterpret_cast<WeightedPair*>(scratch), launch_);
-    sum.run(sharing, [&](int head, int column, const WeightedPair& total) {
-      write_weighted(a_.step, a_.group, team, head, column, total);
-    });
-  }
-
   const DenseArguments& a_;
-  float* scratch_;   // [warps, heads, kRow]
-  float2* weights_;  // [warps, heads]: reference and sum
+  WeightedPair* ring_scratch_;  // the ring, when it is empty
+  typename Shape::Merge merge_;
   int warp_;
   int lane_;
   std::uint32_t ring_;

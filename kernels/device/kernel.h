@@ -21,6 +21,8 @@ class Kernel {
 
   /// Why this kernel cannot run the step (head size, group, layout …); empty if it can.
   virtual std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const = 0;
+  /// Whether steps need a copy of K feature by feature.
+  virtual bool wants_features() const { return false; }
   /// Device memory for exchanges and partial results. The caller zeroes it once; every launch
   /// leaves it as the next one of equal contexts, heads and limits needs it, others want it zeroed
   /// again. One workspace serves one launch at a time.

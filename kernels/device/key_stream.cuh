@@ -6,11 +6,103 @@
 
 namespace kvsim::device {
 
-/// The CTA's share of the keys: scores on chip, then what `Finish` makes of them. Each finishing
-/// warp has one, made of `Finish::Arguments` (StreamArguments or more) and shared memory:
+/// Scales, caps and masks a warp's products of 16 tokens and puts them where they are finished.
+template <int kHeads8>
+class ScoreWriter {
+ public:
+  __device__ ScoreWriter(const StreamArguments& arguments, int lane) : a_(arguments), lane_(lane) {}
+
+  /// `s`: as score_unit() gives it; `scale(n, h)`: of head 8 n + 2 (lane % 4) + h; `stash`: the
+  /// block's; `inside`: the first token's place in the block; `tokens`: from it to the context's
+  /// end.
+  template <bool kTeams, typename Scale>
+  __device__ void write(float (&s)[kHeads8][4], const Scale& scale, std::uint32_t* stash,
+                        const UnitStream<kTeams>& blocks, int inside, int tokens) const {
+    finish(s, scale, tokens);
+    store(s, stash + inside);
+    if (a_.step.scores != nullptr) dump(s, blocks, inside, tokens);
+  }
+
+ private:
+  template <typename Scale>
+  __device__ void finish(float (&s)[kHeads8][4], const Scale& scale, int tokens) const {
+    const bool plain = a_.step.logit_cap <= 0 && tokens >= kUnitTokens;
+#pragma unroll
+    for (int n = 0; n < kHeads8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (plain) {
+          s[n][i] *= scale(n, i % 2);
+        } else {
+          const bool valid = lane_ / 4 + 8 * (i / 2) < tokens;
+          s[n][i] = valid ? capped(s[n][i] * scale(n, i % 2), a_.step.logit_cap) : -INFINITY;
+        }
+      }
+    }
+  }
+
+  __device__ void store(const float (&s)[kHeads8][4], std::uint32_t* stash) const {
+#pragma unroll
+    for (int n = 0; n < kHeads8; ++n) {
+      const int head = 8 * n + 2 * (lane_ % 4);
+      std::uint32_t* target = stash + head * kStashRow + lane_ / 4;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (head + i % 2 < a_.group) {
+          target[i % 2 * kStashRow + 8 * (i / 2)] = __float_as_uint(s[n][i]);
+        }
+      }
+    }
+  }
+
+  template <bool kTeams>
+  __device__ void dump(const float (&s)[kHeads8][4], const UnitStream<kTeams>& blocks, int inside,
+                       int tokens) const {
+    const std::int64_t head0 = first_head(a_.step, a_.group, blocks.team);
+    const int first_token = (blocks.position - blocks.team.begin) * kBlockTokens + inside;
+#pragma unroll
+    for (int n = 0; n < kHeads8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int head = 8 * n + 2 * (lane_ % 4) + i % 2;
+        const int token = lane_ / 4 + 8 * (i / 2);
+        if (head >= a_.group || token >= tokens) continue;
+        a_.step.scores[(head0 + head) * a_.step.dump_stride + first_token + token] = s[n][i];
+      }
+    }
+  }
+
+  const StreamArguments& a_;
+  int lane_;
+};
+
+/// What the finishing warps do with the CTA's blocks, from the first on. Each has a Finish, made of
+/// `Finish::Arguments` (StreamArguments or more) and shared memory:
 ///   takes(blocks, index)                   whether the warp has to do with the CTA's next block
 ///   block(shared, blocks, index, launch)   its scores are there (scores_of)
 ///   close(team, launch)                    the CTA's blocks of a team have all been there
+/// `open(team, index)` is called before a team's first block, the CTA's number `index`.
+template <typename Finish, bool kTeams, typename Open>
+__device__ void finish_blocks(const typename Finish::Arguments& a, char* base,
+                              const StreamShared& shared, UnitStream<kTeams> blocks,
+                              std::uint32_t launch, const Open& open) {
+  Finish finish(a, base);
+  bool opened = false;
+#pragma unroll 1
+  for (int index = 0; !blocks.done(); ++index) {
+    const TeamSplit::Team team = blocks.team;
+    if (!opened) open(team, index);
+    if (finish.takes(blocks, index)) {
+      wait_for(shared.scored + index);
+      finish.block(shared, blocks, index, launch);
+    }
+    if (is_spilled(a, index)) arrive(shared.finished + index);
+    opened = !blocks.advance(a.split) && !blocks.done();
+    if (!opened) finish.close(team, launch);
+  }
+}
+
+/// The CTA's share of the keys: scores on chip, then what `Finish` (finish_blocks) makes of them.
 template <typename T, typename Shape, bool kTeams, typename Finish>
 class KeyStream {
  public:
@@ -25,7 +117,8 @@ class KeyStream {
         ring_(shared_address(shared) +
               static_cast<std::uint32_t>(warp_ * Shape::kStages * UnitTile<D>::kBytes)),
         ahead_(units_of_cta<kTeams>(a_.split)),
-        keys_(a_.step.k, a_.step.head_dim, lane_, evict_first_policy()) {}
+        keys_(a_.step.k, a_.step.head_dim, lane_, evict_first_policy()),
+        writer_(arguments, lane_) {}
 
   /// By all threads of the CTA. Afterwards the streaming warps have scored the CTA's blocks; the
   /// others have finished them. `launches`: as read from the counter.
@@ -49,7 +142,8 @@ class KeyStream {
     if (warp_ < Shape::kWarps) {
       score_blocks(blocks);
     } else {
-      finish_blocks(blocks, LaunchCounter::number(launches));
+      finish_blocks<Finish>(a_, base_, shared_, blocks, LaunchCounter::number(launches),
+                            [](const TeamSplit::Team&, int) {});
     }
   }
 
@@ -114,20 +208,6 @@ class KeyStream {
     }
   }
 
-  __device__ void finish_blocks(Blocks& blocks, std::uint32_t launch) const {
-    Finish finish(a_, base_);
-#pragma unroll 1
-    for (int index = 0; !blocks.done(); ++index) {
-      const TeamSplit::Team team = blocks.team;
-      if (finish.takes(blocks, index)) {
-        wait_for(shared_.scored + index);
-        finish.block(shared_, blocks, index, launch);
-      }
-      if (is_spilled(a_, index)) arrive(shared_.finished + index);
-      if (blocks.advance(a_.split) || blocks.done()) finish.close(team, launch);
-    }
-  }
-
   /// Scores this warp's units of a block into the stash.
   __device__ void score_block(const Blocks& blocks, int index) {
     // A staging slot is free when the block before it there is finished.
@@ -148,59 +228,11 @@ class KeyStream {
       tile_ = tile_ + UnitTile<D>::kBytes == ring_ + Shape::kStages * UnitTile<D>::kBytes
                   ? ring_
                   : tile_ + UnitTile<D>::kBytes;
-      finish_scores(s, tokens);
-      store_scores(s, stash + inside);
-      if (a_.step.scores != nullptr) dump(s, blocks, inside, tokens);
+      writer_.write(
+          s, [this](int, int) { return a_.step.scale; }, stash, blocks, inside, tokens);
       tokens -= Shape::kWarps * kUnitTokens;
     }
     arrive(shared_.scored + index);
-  }
-
-  __device__ void finish_scores(float (&s)[kHeads8][4], int tokens) const {
-    const bool plain = a_.step.logit_cap <= 0 && tokens >= kUnitTokens;
-#pragma unroll
-    for (int n = 0; n < kHeads8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (plain) {
-          s[n][i] *= a_.step.scale;
-        } else {
-          const bool valid = lane_ / 4 + 8 * (i / 2) < tokens;
-          s[n][i] = valid ? capped(s[n][i] * a_.step.scale, a_.step.logit_cap) : -INFINITY;
-        }
-      }
-    }
-  }
-
-  __device__ void store_scores(const float (&s)[kHeads8][4], std::uint32_t* stash) const {
-#pragma unroll
-    for (int n = 0; n < kHeads8; ++n) {
-      const int head = 8 * n + 2 * (lane_ % 4);
-      std::uint32_t* target = stash + head * kStashRow + lane_ / 4;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (head + i % 2 < a_.group) {
-          target[i % 2 * kStashRow + 8 * (i / 2)] = __float_as_uint(s[n][i]);
-        }
-      }
-    }
-  }
-
-  __device__ void dump(const float (&s)[kHeads8][4], const Blocks& blocks, int inside,
-                       int tokens) const {
-    const std::int64_t first_head =
-        std::int64_t{blocks.team.sequence} * a_.step.q_heads + blocks.team.kv_head * a_.group;
-    const int first_token = (blocks.position - blocks.team.begin) * kBlockTokens + inside;
-#pragma unroll
-    for (int n = 0; n < kHeads8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int head = 8 * n + 2 * (lane_ % 4) + i % 2;
-        const int token = lane_ / 4 + 8 * (i / 2);
-        if (head >= a_.group || token >= tokens) continue;
-        a_.step.scores[(first_head + head) * a_.step.dump_stride + first_token + token] = s[n][i];
-      }
-    }
   }
 
   const typename Finish::Arguments& a_;
@@ -215,6 +247,7 @@ class KeyStream {
   int ahead_tokens_ = 0;  // from the unit to the end of its sequence
   UnitReader<T, D> keys_;
   QueryFragments<T, D, kHeads8> queries_;
+  ScoreWriter<kHeads8> writer_;
 };
 
 }  // namespace kvsim::device

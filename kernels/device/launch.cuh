@@ -17,10 +17,6 @@
 
 namespace kvsim {
 
-inline std::span<const std::int32_t> contexts_of(const DeviceStep& step) {
-  return {step.contexts.data(), static_cast<std::size_t>(step.batch)};
-}
-
 /// Lays arrays out in a workspace, each on a 256-byte boundary; with a null workspace it only adds
 /// up their bytes.
 class Carver {

@@ -65,8 +65,8 @@ __device__ inline bool any_of_workers(bool value) {
   return any != 0;
 }
 
-// Barriers in shared memory that are used once: what a thread has written before it arrives is
-// there for those who have waited.
+// Barriers in shared memory: what a thread has written before it arrives is there for those who
+// have waited. Most are used once; those that are used again have phases of alternating parity.
 
 __device__ inline void init_barrier(std::uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
@@ -79,20 +79,20 @@ __device__ inline void arrive(std::uint64_t* barrier) {
 }
 /// Where the hardware can, a waiting thread is suspended: spinning warps would slow the others
 /// down.
-__device__ inline void wait_for(std::uint64_t* barrier) {
+__device__ inline void wait_for(std::uint64_t* barrier, int parity = 0) {
   int done = 0;
   while (done == 0) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], 0; selp.s32 %0, 1, 0, p; }"
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }"
         : "=r"(done)
-        : "r"(shared_address(barrier))
+        : "r"(shared_address(barrier)), "r"(parity)
         : "memory");
 #else
     asm volatile(
-        "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], 0; selp.s32 %0, 1, 0, p; }"
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }"
         : "=r"(done)
-        : "r"(shared_address(barrier))
+        : "r"(shared_address(barrier)), "r"(parity)
         : "memory");
 #endif
   }

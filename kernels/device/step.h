@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "core/host_device.h"
@@ -22,6 +23,15 @@ struct KvTensor {
   const std::int32_t* pages = nullptr;  // [batch, pages_per_sequence], or null
   std::int32_t pages_per_sequence = 0;
   std::int32_t page_shift = 0;  // log2 of the tokens of a page, at least 4
+};
+
+/// A copy of K feature by feature: [batch, kv_heads, head_dim, tokens], where a feature that nobody
+/// needs is not read. Strides count elements, multiples of 8.
+struct FeatureMajorKeys {
+  const void* data = nullptr;  // null: there is none
+  std::int64_t sequence_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t feature_stride = 0;
 };
 
 /// One layer's attention in one decode step, whole batch, as kernels take it (device pointers).
@@ -47,9 +57,16 @@ struct DeviceStep {
   std::uint32_t* counts = nullptr;
   std::int64_t dump_stride = 0;
   std::array<std::int32_t, kMaxBatch> contexts{};  // rows each sequence sees
+  FeatureMajorKeys k_by_feature;
+  /// For tests, or null: how often Bernoulli scores drew each feature, [batch, q_heads, head_dim].
+  std::uint32_t* feature_counts = nullptr;
 
   KVSIM_HD int group() const { return q_heads / kv_heads; }
 };
+
+inline std::span<const std::int32_t> contexts_of(const DeviceStep& step) {
+  return {step.contexts.data(), static_cast<std::size_t>(step.batch)};
+}
 
 /// What no kernel of ours takes (float32, odd head sizes, groups above 16 …); empty if it is fine.
 std::string step_refusal(const DeviceStep& step);

@@ -91,6 +91,7 @@ struct MethodTimes {
   std::vector<double> back_to_back_us;
   std::vector<double> spaced_us;      // a tiny kernel between calls; its own time is subtracted
   std::vector<std::size_t> ceilings;  // indices into MeasureResult; the first is of the floor bytes
+  double k_bytes = 0;                 // of K, that must be read
   double floor_bytes = 0;             // K and V rows that must be read, each once
   Statistics statistics;              // sums over batch and heads, of the checked call
   bool statistics_measured = false;   // else the most the method can read

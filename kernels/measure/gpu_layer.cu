@@ -8,6 +8,7 @@
 
 #include "kernels/device/buffer.cuh"
 #include "kernels/device/kernel.h"
+#include "kernels/measure/feature_copy.cuh"
 #include "kernels/measure/gpu.h"
 #include "kernels/measure/gpu_layer.h"
 #include "kernels/measure/graph_timer.cuh"
@@ -105,9 +106,17 @@ struct Slot {
   std::size_t dumped = 0;  // elements of the last launch's dumps
 };
 
+/// One of the copies of a layer that timed calls read in turn.
+struct TimedCopy {
+  const std::byte* k;
+  const std::byte* v;
+  FeatureMajorKeys k_by_feature = {};  // of the rows that are timed
+};
+
 struct MethodOnGpu {
   std::unique_ptr<Kernel> kernel;
   DeviceBuffer<std::byte> workspace;
+  FeatureCopy features = {};  // for kernels that want one: of a launch's rows
 };
 
 class LayerOnGpu : public GpuLayer {
@@ -132,11 +141,19 @@ class LayerOnGpu : public GpuLayer {
 
   DeviceStep step_of(const GpuLaunch& launch) const;
   void add_method(const NamedMethod& method);
+  FeatureCopy features_for_steps() const {
+    return {1, input_.kv_heads, input_.head_dim, input_.most_rows};
+  }
   /// Grows the method's workspace to what the step takes.
   void reserve(MethodOnGpu& method, const DeviceStep& step) const;
   void upload_all();
+  /// For times(): the K or V of another copy; and what the copies' kernels want of K.
+  const std::byte* add_copy(std::vector<DeviceBuffer<std::byte>>& owned,
+                            const DeviceBuffer<std::byte>& original) const;
+  std::vector<FeatureCopy> add_feature_copies(const GpuLaunch& launch,
+                                              std::span<TimedCopy> copies) const;
   CallGraph graph_of(MethodOnGpu& method, const GpuLaunch& launch,
-                     std::span<const std::int64_t> steps, std::span<const std::byte* const> copies);
+                     std::span<const std::int64_t> steps, std::span<const TimedCopy> copies);
 
   GpuLayerInput input_;
   DeviceLimits limits_;
@@ -174,6 +191,7 @@ void LayerOnGpu::add_method(const NamedMethod& method) {
   const std::string refusal = result.kernel->refusal(longest, limits_);
   if (!refusal.empty()) fail<RuntimeError>("{}: {}: {}", input_.where, method.name, refusal);
   reserve(result, longest);
+  if (result.kernel->wants_features()) result.features = features_for_steps();
   methods_.push_back(std::move(result));
 }
 
@@ -234,6 +252,7 @@ void LayerOnGpu::enqueue(const GpuLaunch& launch) {
   fill(slot.counts.data(), 0, 4 * slot.dumped);
   // A workspace remembers launches of one shape only, and every step is longer than the last.
   fill(method.workspace.data(), 0, method.workspace.size());
+  if (method.kernel->wants_features()) method.features.fill(step, stream_.get());
   method.kernel->launch(step, limits_, method.workspace.data(), stream_.get());
   const auto fetch = [&](void* to, const void* from, std::size_t count) {
     check_cuda(cudaMemcpyAsync(to, from, 4 * count, cudaMemcpyDeviceToHost, stream_.get()),
@@ -253,11 +272,11 @@ GpuOutput LayerOnGpu::take() {
           slot.host_counts.first(slot.dumped)};
 }
 
-/// Calls go over all steps and over all copies, each in turn. `copies` are K and V of each.
+/// Calls go over all steps and over all copies, each in turn.
 CallGraph LayerOnGpu::graph_of(MethodOnGpu& method, const GpuLaunch& launch,
                                std::span<const std::int64_t> steps,
-                               std::span<const std::byte* const> copies) {
-  const std::size_t count = copies.size() / 2;
+                               std::span<const TimedCopy> copies) {
+  const std::size_t count = copies.size();
   const std::size_t calls = steps.size() * ((count + steps.size() - 1) / steps.size());
   reserve(method, step_of(launch));
   check_cuda(cudaMemsetAsync(method.workspace.data(), 0, method.workspace.size(), stream_.get()),
@@ -269,12 +288,40 @@ CallGraph LayerOnGpu::graph_of(MethodOnGpu& method, const GpuLaunch& launch,
     own.random.step = static_cast<std::uint32_t>(own.step);
     DeviceStep step = step_of(own);
     const auto offset = static_cast<std::size_t>(2 * launch.rows.begin * input_.head_dim);
-    step.k.data = copies[2 * (call % count)] + offset;
-    step.v.data = copies[2 * (call % count) + 1] + offset;
+    const TimedCopy& copy = copies[call % count];
+    step.k.data = copy.k + offset;
+    step.v.data = copy.v + offset;
+    step.k_by_feature = copy.k_by_feature;
     step.output = slots_[0]->output.data();
     step.output_type = input_.type;  // as an engine wants it
     method.kernel->launch(step, limits_, method.workspace.data(), stream_.get());
   });
+}
+
+const std::byte* LayerOnGpu::add_copy(std::vector<DeviceBuffer<std::byte>>& owned,
+                                      const DeviceBuffer<std::byte>& original) const {
+  owned.emplace_back(original.size());
+  check_cuda(cudaMemcpyAsync(owned.back().data(), original.data(), original.size(),
+                             cudaMemcpyDeviceToDevice, stream_.get()),
+             "copying K and V");
+  return owned.back().data();
+}
+
+std::vector<FeatureCopy> LayerOnGpu::add_feature_copies(const GpuLaunch& launch,
+                                                        std::span<TimedCopy> copies) const {
+  std::vector<FeatureCopy> features;
+  const bool wanted = std::any_of(methods_.begin(), methods_.end(), [](const MethodOnGpu& method) {
+    return method.kernel->wants_features();
+  });
+  if (!wanted) return features;
+  for (TimedCopy& copy : copies) {
+    features.push_back(features_for_steps());
+    DeviceStep step = step_of(launch);
+    step.k.data = copy.k + 2 * launch.rows.begin * input_.head_dim;
+    features.back().fill(step, stream_.get());
+    copy.k_by_feature = features.back().keys();
+  }
+  return features;
 }
 
 std::vector<Estimate> LayerOnGpu::times(const GpuLaunch& launch,
@@ -287,17 +334,15 @@ std::vector<Estimate> LayerOnGpu::times(const GpuLaunch& launch,
   }
   const double read = static_cast<double>(kv_bytes()) / static_cast<double>(input_.tokens) *
                       static_cast<double>(launch.rows.end - launch.rows.begin);
-  const int more =
-      cold ? cold_copies(read, 2.0 * static_cast<double>(kv_bytes()), limits_.l2_bytes) - 1 : 0;
+  const int count =
+      cold ? cold_copies(read, 2.0 * static_cast<double>(kv_bytes()), limits_.l2_bytes) : 1;
   std::vector<DeviceBuffer<std::byte>> owned;
-  std::vector<const std::byte*> copies{k_.data(), v_.data()};
-  for (int i = 0; i < 2 * more; ++i) {
-    owned.emplace_back(kv_bytes());
-    check_cuda(cudaMemcpyAsync(owned.back().data(), i % 2 == 0 ? k_.data() : v_.data(), kv_bytes(),
-                               cudaMemcpyDeviceToDevice, stream_.get()),
-               "copying K and V");
-    copies.push_back(owned.back().data());
+  std::vector<TimedCopy> copies{{k_.data(), v_.data()}};
+  for (int i = 1; i < count; ++i) {
+    const std::byte* k = add_copy(owned, k_);
+    copies.push_back({k, add_copy(owned, v_)});
   }
+  const std::vector<FeatureCopy> features = add_feature_copies(launch, copies);
   GraphTimer timer(limits_.sms, stream_.get());
   std::vector<CallGraph> graphs;
   for (MethodOnGpu& method : methods_) {

@@ -272,6 +272,15 @@ DeviceStep KvCopies::make_step(std::uint64_t seed, int index) const {
   return step;
 }
 
+void KvCopies::add_feature_copies(cudaStream_t stream) {
+  if (!features_.empty()) return;
+  for (DeviceStep& step : steps_) {
+    features_.emplace_back(step.batch, step.kv_heads, step.head_dim, shape_.max_context());
+    features_.back().fill(step, stream);
+  }
+  check_cuda(cudaStreamSynchronize(stream), "copying K feature by feature");
+}
+
 void KvCopies::poison_output(int index) {
   check_cuda(cudaMemset(step(index).output, 0xFF, static_cast<std::size_t>(output_bytes())),
              "poisoning an output");

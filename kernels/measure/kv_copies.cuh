@@ -5,6 +5,7 @@
 
 #include "kernels/device/buffer.cuh"
 #include "kernels/device/step.h"
+#include "kernels/measure/feature_copy.cuh"
 #include "kernels/measure/gpu.h"
 
 namespace kvsim {
@@ -20,6 +21,9 @@ class KvCopies {
  public:
   /// Throws RuntimeError if the memory does not suffice.
   KvCopies(const MeasureCase& shape, std::uint64_t seed, int copies, cudaStream_t stream);
+
+  /// Gives every step a copy of its K feature by feature.
+  void add_feature_copies(cudaStream_t stream);
 
   int copies() const { return copies_; }
   /// The step that reads copy `index`.
@@ -46,8 +50,9 @@ class KvCopies {
   DeviceBuffer<std::uint16_t> v_;
   DeviceBuffer<std::uint16_t> q_;
   DeviceBuffer<std::uint16_t> output_;
-  DeviceBuffer<float> sinks_;         // [q_heads], or nothing
-  DeviceBuffer<std::int32_t> pages_;  // [copies, batch, pages_per_sequence]
+  DeviceBuffer<float> sinks_;          // [q_heads], or nothing
+  DeviceBuffer<std::int32_t> pages_;   // [copies, batch, pages_per_sequence]
+  std::vector<FeatureCopy> features_;  // of each copy, or nothing
   std::vector<DeviceStep> steps_;
 };
 

@@ -100,7 +100,7 @@ class Session {
 
   MeasureResult run() {
     for (const std::string& spec : request_.methods) {
-      subjects_.emplace_back(spec, copies_, request_.shape, info_.limits);
+      subjects_.emplace_back(spec, copies_, request_.shape, info_.limits, stream_);
       result_.methods.emplace_back().spec = spec;
       subjects_.back().check(copies_, request_.shape, stream_, result_.methods.back());
       add_ceilings(result_.methods.back());
@@ -123,9 +123,8 @@ class Session {
 
   /// The ceiling of the floor bytes, and that of K alone where V is not read whole.
   void add_ceilings(MethodTimes& times) {
-    const double row = request_.shape.row_bytes();
-    const double k = times.statistics.k_rows * row;
-    const double v = times.statistics.v_rows * row;
+    const double k = times.k_bytes;
+    const double v = times.statistics.v_rows * request_.shape.row_bytes();
     const bool whole = times.statistics.v_rows == times.statistics.k_rows;
     times.ceilings.push_back(ceiling(whole ? "k+v" : "k+v rows", k, v));
     if (!whole) times.ceilings.push_back(ceiling("k", k, 0));

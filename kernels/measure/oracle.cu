@@ -36,20 +36,32 @@ __device__ double reduced(double value, bool highest) {
   return shared[0];
 }
 
+/// On the GPU; null: the step's own.
+struct QueryPointers {
+  const float* values = nullptr;
+  const float* scales = nullptr;
+};
+
 /// Logits of one head into `scores` [rows]; a block per (query head, sequence).
 template <typename T>
-__global__ void logits(const __grid_constant__ DeviceStep step, double* scores,
-                       std::int64_t stride) {
+__global__ void logits(const __grid_constant__ DeviceStep step, const QueryPointers other,
+                       double* scores, std::int64_t stride) {
   const int head = static_cast<int>(blockIdx.x);
   const int sequence = static_cast<int>(blockIdx.y);
   const std::int64_t index = std::int64_t{sequence} * step.q_heads + head;
   const T* query = static_cast<const T*>(step.q) + index * step.head_dim;
+  const bool own = other.values == nullptr;
+  const double scale = static_cast<double>(own ? step.scale : other.scales[index]);
   const int rows = step.contexts[static_cast<std::size_t>(sequence)];
   for (int t = static_cast<int>(threadIdx.x); t < rows; t += kThreads) {
     const T* row = device::row_pointer<T>(step.k, sequence, head / step.group(), t);
     double dot = 0;
-    for (int i = 0; i < step.head_dim; ++i) dot += wide(query[i]) * wide(row[i]);
-    const double scaled = dot * static_cast<double>(step.scale);
+    for (int i = 0; i < step.head_dim; ++i) {
+      const double q =
+          own ? wide(query[i]) : static_cast<double>(other.values[index * step.head_dim + i]);
+      dot += q * wide(row[i]);
+    }
+    const double scaled = dot * scale;
     const double cap = static_cast<double>(step.logit_cap);
     scores[index * stride + t] = cap > 0 ? cap * tanh(scaled / cap) : scaled;
   }
@@ -108,10 +120,10 @@ dim3 grid_of(const DeviceStep& step) {
   return {static_cast<unsigned>(step.q_heads), static_cast<unsigned>(step.batch)};
 }
 
-void enqueue_logits(const DeviceStep& step, std::int64_t stride, double* scores,
-                    cudaStream_t stream) {
+void enqueue_logits(const DeviceStep& step, const QueryPointers& other, std::int64_t stride,
+                    double* scores, cudaStream_t stream) {
   const auto kernel = step.type == ElementType::kBfloat16 ? logits<__nv_bfloat16> : logits<__half>;
-  kernel<<<grid_of(step), kThreads, 0, stream>>>(step, scores, stride);
+  kernel<<<grid_of(step), kThreads, 0, stream>>>(step, other, scores, stride);
   check_cuda(cudaGetLastError(), "float64 oracle");
 }
 
@@ -146,12 +158,21 @@ double element(const std::byte* data, std::size_t index, ElementType type) {
 
 }  // namespace
 
-std::vector<double> float64_scores(const DeviceStep& step, cudaStream_t stream) {
+std::vector<double> float64_scores(const DeviceStep& step, cudaStream_t stream,
+                                   const OtherQueries& queries) {
   const std::int64_t stride = stride_of(step);
+  DeviceBuffer<float> values(queries.values.size());
+  DeviceBuffer<float> scales(queries.scales.size());
+  QueryPointers other;
+  if (!queries.values.empty()) {
+    values.upload(queries.values);
+    scales.upload(queries.scales);
+    other = {values.data(), scales.data()};
+  }
   DeviceBuffer<double> scores(heads_of(step) * static_cast<std::size_t>(stride));
   scores.fill_bytes(0xFF);
   check_cuda(cudaDeviceSynchronize(), "poisoning scores");  // was on another stream
-  enqueue_logits(step, stride, scores.data(), stream);
+  enqueue_logits(step, other, stride, scores.data(), stream);
   check_cuda(cudaStreamSynchronize(stream), "float64 oracle");
   std::vector<double> result(scores.size());
   scores.download(result);
@@ -166,7 +187,7 @@ std::vector<double> float64_output(const DeviceStep& step, std::span<const doubl
   if (!weights.empty()) on_device.upload(weights);
   check_cuda(cudaDeviceSynchronize(), "uploading weights");  // was on another stream
   if (weights.empty()) {
-    enqueue_logits(step, stride, on_device.data(), stream);
+    enqueue_logits(step, {}, stride, on_device.data(), stream);
     softmax<<<grid_of(step), kThreads, 0, stream>>>(step, on_device.data(), stride);
   }
   enqueue_rows(step, stride, on_device.data(), output.data(), stream);
@@ -174,6 +195,17 @@ std::vector<double> float64_output(const DeviceStep& step, std::span<const doubl
   std::vector<double> result(output.size());
   output.download(result);
   return result;
+}
+
+std::vector<float> host_queries(const DeviceStep& step) {
+  const std::size_t count = heads_of(step) * static_cast<std::size_t>(step.head_dim);
+  std::vector<std::byte> stored(2 * count);
+  check_cuda(cudaMemcpy(stored.data(), step.q, stored.size(), cudaMemcpyDeviceToHost), "queries");
+  std::vector<float> queries;
+  for (std::size_t i = 0; i < count; ++i) {
+    queries.push_back(static_cast<float>(element(stored.data(), i, step.type)));
+  }
+  return queries;
 }
 
 std::optional<double> relative_l2(std::span<const std::byte> output, ElementType type,

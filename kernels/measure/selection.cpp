@@ -5,32 +5,6 @@
 namespace kvsim {
 namespace {
 
-/// One KV head of one sequence in the dumps.
-struct Group {
-  int sequence = 0;
-  int kv_head = 0;
-};
-
-StepView view_of(const DeviceStep& step, std::span<const float> sink_logits, const Group& group) {
-  StepView view;
-  // Rules look at scores only, so the rows need no data.
-  view.k.rows = view.v.rows = step.contexts[static_cast<std::size_t>(group.sequence)];
-  view.k.dim = view.v.dim = step.head_dim;
-  view.k.type = view.v.type = step.type;
-  view.group = step.group();
-  view.scale = step.scale;
-  view.logit_cap = step.logit_cap;
-  if (!sink_logits.empty()) {
-    view.sink_logits = sink_logits.subspan(static_cast<std::size_t>(group.kv_head * step.group()),
-                                           static_cast<std::size_t>(step.group()));
-  }
-  view.prompt_tokens = step.prompt_tokens;
-  view.random = step.random;
-  view.random.sequence += static_cast<std::uint32_t>(group.sequence);
-  view.random.head += static_cast<std::uint32_t>(group.kv_head * step.group());
-  return view;
-}
-
 /// A head's weights as one number per row, zero where it reads nothing.
 std::vector<double> by_row(const HeadSelection& head, std::size_t rows) {
   std::vector<double> weights(rows, 0);
@@ -55,39 +29,86 @@ std::vector<std::uint32_t> expected_counts(const HeadSelection& head, std::size_
   return counts;
 }
 
+/// Whether the features that a head drew are other than its rule's.
+bool features_differ(const HeadSelection& head, std::span<const std::uint32_t> counts) {
+  RowRanges read;
+  std::int64_t hits = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const auto feature = static_cast<std::int64_t>(i);
+    if (counts[i] > 0) read.append(feature, feature + 1);
+    hits += counts[i];
+  }
+  return !(read == head.k_features) || hits != head.query_hits;
+}
+
+bool any_of(std::span<const std::uint32_t> counts) {
+  return std::any_of(counts.begin(), counts.end(), [](std::uint32_t count) { return count > 0; });
+}
+
 }  // namespace
 
-DumpedSelection select_from_dump(const Method& method, const DeviceStep& step,
-                                 std::span<const float> scores,
-                                 std::span<const std::uint32_t> counts,
-                                 std::span<const float> sink_logits) {
+StepView view_of_group(const DeviceStep& step, const HostInputs& inputs, int sequence,
+                       int kv_head) {
+  const auto group = static_cast<std::size_t>(step.group());
+  const int first_head = kv_head * step.group();
+  StepView view;
+  view.k.rows = view.v.rows = step.contexts[static_cast<std::size_t>(sequence)];
+  view.k.dim = view.v.dim = step.head_dim;
+  view.k.type = view.v.type = step.type;
+  view.group = step.group();
+  view.scale = step.scale;
+  view.logit_cap = step.logit_cap;
+  if (!inputs.sink_logits.empty()) {
+    view.sink_logits = inputs.sink_logits.subspan(static_cast<std::size_t>(first_head), group);
+  }
+  if (!inputs.queries.empty()) {
+    const std::int64_t first = (std::int64_t{sequence} * step.q_heads + first_head) * step.head_dim;
+    view.queries = inputs.queries.subspan(static_cast<std::size_t>(first),
+                                          group * static_cast<std::size_t>(step.head_dim));
+  }
+  view.prompt_tokens = step.prompt_tokens;
+  view.random = step.random;
+  view.random.sequence += static_cast<std::uint32_t>(sequence);
+  view.random.head += static_cast<std::uint32_t>(first_head);
+  return view;
+}
+
+DumpedSelection select_from_dump(const Method& method, const DeviceStep& step, const Dumps& dumps,
+                                 const HostInputs& inputs) {
   DumpedSelection result;
-  result.weights.assign(scores.size(), 0);
-  const bool compare =
-      std::any_of(counts.begin(), counts.end(), [](std::uint32_t count) { return count > 0; });
+  result.weights.assign(dumps.scores.size(), 0);
+  const bool compare = any_of(dumps.counts);
+  const auto dim = static_cast<std::size_t>(step.head_dim);
   for (int b = 0; b < step.batch; ++b) {
     for (int h = 0; h < step.kv_heads; ++h) {
-      const StepView view = view_of(step, sink_logits, {b, h});
+      const StepView view = view_of_group(step, inputs, b, h);
       const auto rows = static_cast<std::size_t>(view.rows());
+      const auto head_at = [&](int g) {
+        return static_cast<std::size_t>(std::int64_t{b} * step.q_heads + h * step.group() + g);
+      };
       const auto at = [&](int g) {
-        return static_cast<std::size_t>((std::int64_t{b} * step.q_heads + h * step.group() + g) *
-                                        step.dump_stride);
+        return head_at(g) * static_cast<std::size_t>(step.dump_stride);
       };
       Scores own{view.rows(), {}};
       for (int g = 0; g < step.group(); ++g) {
-        const auto head = scores.subspan(at(g), rows);
+        const auto head = dumps.scores.subspan(at(g), rows);
         own.values.insert(own.values.end(), head.begin(), head.end());
       }
       const Selection selection = method.select(view, own, nullptr);
       result.statistics += selection.statistics;
+      result.key_elements += static_cast<double>(selection.k_rows.size()) *
+                             static_cast<double>(selection.k_features.size());
       for (int g = 0; g < step.group(); ++g) {
         const HeadSelection& head = selection.heads[static_cast<std::size_t>(g)];
         const std::vector<double> weights = by_row(head, rows);
         const std::vector<std::uint32_t> expected = expected_counts(head, rows);
         for (std::size_t r = 0; r < rows; ++r) {
           result.weights[at(g) + r] = weights[r] * head.scale;
-          result.differences += compare && expected[r] != counts[at(g) + r];
+          result.differences += compare && expected[r] != dumps.counts[at(g) + r];
         }
+        if (dumps.feature_counts.empty()) continue;
+        const auto features = dumps.feature_counts.subspan(head_at(g) * dim, dim);
+        result.differences += features_differ(head, features);
       }
     }
   }
@@ -96,6 +117,8 @@ DumpedSelection select_from_dump(const Method& method, const DeviceStep& step,
 
 std::optional<CountDifference> first_difference(const HeadSelection& head,
                                                 std::span<const std::uint32_t> counts) {
+  const auto rows = static_cast<std::int64_t>(counts.size());
+  if (head.counts.empty() && head.v_rows.size() == rows && !any_of(counts)) return std::nullopt;
   const std::vector<std::uint32_t> expected = expected_counts(head, counts.size());
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] != expected[r]) return {{static_cast<std::int64_t>(r), counts[r], expected[r]}};

@@ -10,20 +10,34 @@
 
 namespace kvsim {
 
+/// Dumps of a launch of a step, [batch, q_heads, dump_stride] each. All counts are zero where a
+/// kernel dumps none.
+struct Dumps {
+  std::span<const float> scores;
+  std::span<const std::uint32_t> counts;
+  std::span<const std::uint32_t> feature_counts = {};  // [batch, q_heads, head_dim], or nothing
+};
+
+/// Of a step, in host memory.
+struct HostInputs {
+  std::span<const float> sink_logits = {};  // [q_heads] or empty
+  std::span<const float> queries = {};      // [batch, q_heads, head_dim]; exact scores need none
+};
+
 /// What a method's rule selects from the scores that its kernel dumped.
 struct DumpedSelection {
   Statistics statistics;        // sums over batch and heads
+  double key_elements = 0;      // of K, that are read
   std::vector<double> weights;  // [batch, q_heads, dump_stride]: what the output weighs V rows with
-  std::int64_t differences = 0;  // rows whose count is not the rule's
+  std::int64_t differences = 0;  // rows whose count is not the rule's, and heads' features
 };
 
-/// `scores` and `counts` are dumps of a launch of `step`, [batch, q_heads, dump_stride]. For
-/// methods that keep no state. A kernel that dumped no counts (all zero) differs in nothing.
-/// `sink_logits` are the step's, in host memory: [q_heads] or empty.
-DumpedSelection select_from_dump(const Method& method, const DeviceStep& step,
-                                 std::span<const float> scores,
-                                 std::span<const std::uint32_t> counts,
-                                 std::span<const float> sink_logits = {});
+/// For methods that keep no state. A kernel that dumped no counts differs in nothing.
+DumpedSelection select_from_dump(const Method& method, const DeviceStep& step, const Dumps& dumps,
+                                 const HostInputs& inputs = {});
+
+/// KV head `kv_head` of a sequence, as a method's rule sees it; its rows have no data.
+StepView view_of_group(const DeviceStep& step, const HostInputs& inputs, int sequence, int kv_head);
 
 /// A row that a kernel drew more or less often than the rule.
 struct CountDifference {
@@ -31,7 +45,8 @@ struct CountDifference {
   std::uint32_t dumped = 0;
   std::uint32_t expected = 0;
 };
-/// The first one of a head; `counts` [rows] is its dump, `head` what the rule drew.
+/// The first one of a head; `counts` [rows] is its dump, `head` what the rule drew. A head that
+/// draws nothing but reads all rows may have dumped none.
 std::optional<CountDifference> first_difference(const HeadSelection& head,
                                                 std::span<const std::uint32_t> counts);
 

@@ -34,8 +34,8 @@ std::vector<double> weights_from(std::span<const std::uint32_t> counts, std::int
 
 }  // namespace
 
-Subject::Subject(const std::string& spec, const KvCopies& copies, const MeasureCase& shape,
-                 const DeviceLimits& limits)
+Subject::Subject(const std::string& spec, KvCopies& copies, const MeasureCase& shape,
+                 const DeviceLimits& limits, const Stream& stream)
     : spec_(spec), method_(make_method(spec)), limits_(limits) {
   kernel_ = kernel_registry().at(method_.name).make(method_.parameters);
   const DeviceStep& step = copies.step(0);
@@ -45,6 +45,7 @@ Subject::Subject(const std::string& spec, const KvCopies& copies, const MeasureC
                        spec, refusal);
   }
   if (!refusal.empty()) fail<UsageError>("{}: {}", spec, refusal);
+  if (kernel_->wants_features()) copies.add_feature_copies(stream.get());
   workspace_ =
       DeviceBuffer<std::byte>(std::max<std::size_t>(kernel_->workspace_bytes(step, limits), 1));
   workspace_.fill_bytes(0);
@@ -61,9 +62,9 @@ std::vector<std::byte> Subject::run_plain(KvCopies& copies, const Stream& stream
   return copies.output(0);
 }
 
-Subject::Dumps Subject::run_with_dumps(const KvCopies& copies, const MeasureCase& shape,
-                                       const Stream& stream) const {
-  Dumps dumps;
+Subject::HostDumps Subject::run_with_dumps(const KvCopies& copies, const MeasureCase& shape,
+                                           const Stream& stream) const {
+  HostDumps dumps;
   DeviceStep step = copies.step(0);
   const auto size =
       static_cast<std::int64_t>(shape.contexts.size()) * shape.q_heads * shape.max_context();
@@ -74,32 +75,42 @@ Subject::Dumps Subject::run_with_dumps(const KvCopies& copies, const MeasureCase
   }
   DeviceBuffer<float> scores(static_cast<std::size_t>(size));
   DeviceBuffer<std::uint32_t> counts(static_cast<std::size_t>(size));
+  DeviceBuffer<std::uint32_t> features(
+      kernel_->wants_features()
+          ? shape.contexts.size() * static_cast<std::size_t>(shape.q_heads * shape.head_dim)
+          : 0);
   scores.fill_bytes(0xFF);
   counts.fill_bytes(0);
+  features.fill_bytes(0);
   check_cuda(cudaDeviceSynchronize(), "poisoning dumps");
   step.scores = scores.data();
   step.counts = counts.data();
+  if (features.size() > 0) step.feature_counts = features.data();
   step.dump_stride = shape.max_context();
   enqueue(step, stream.get());
   stream.synchronize();
   dumps.scores.resize(scores.size());
   dumps.counts.resize(counts.size());
+  dumps.feature_counts.resize(features.size());
   scores.download(dumps.scores);
   counts.download(dumps.counts);
+  features.download(dumps.feature_counts);
   if (std::isnan(dumps.scores.front())) dumps.scores.clear();
   dumps.draws = std::accumulate(dumps.counts.begin(), dumps.counts.end(), std::int64_t{0});
   return dumps;
 }
 
 std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCase& shape,
-                                        const Dumps& dumps, MethodTimes& times) const {
+                                        const HostDumps& dumps, MethodTimes& times) const {
   const std::vector<std::int64_t> contexts(shape.contexts.begin(), shape.contexts.end());
   const Method::Bounds bounds = method_.method->bounds(shape_of(shape, contexts));
   times.statistics = bounds.high;
   times.statistics_measured = bounds.low == bounds.high;
   const auto rows = std::accumulate(contexts.begin(), contexts.end(), std::int64_t{0});
+  times.k_bytes = times.statistics.k_rows * shape.row_bytes();
   // Top-k of one head a group reads a known number of rows, but not known rows.
-  const bool selects = bounds.low.v_requests < static_cast<double>(rows * shape.q_heads);
+  const bool selects = bounds.low.v_requests < static_cast<double>(rows * shape.q_heads) ||
+                       !method_.method->scores_exactly();
   DeviceStep dumped = step;
   dumped.dump_stride = shape.max_context();
   std::vector<double> weights;
@@ -107,11 +118,16 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
     const std::span<const float> sinks =
         shape.traced ? std::span<const float>(shape.traced->layer->sink_logits)
                      : std::span<const float>();
+    const std::vector<float> queries = host_queries(step);
     DumpedSelection selection =
-        select_from_dump(*method_.method, dumped, dumps.scores, dumps.counts, sinks);
+        select_from_dump(*method_.method, dumped,
+                         {dumps.scores, dumps.counts, dumps.feature_counts}, {sinks, queries});
     times.statistics = selection.statistics;
     times.statistics_measured = true;
-    if (dumps.draws > 0) times.selection_differences = selection.differences;
+    if (kernel_->wants_features()) times.k_bytes = 2 * selection.key_elements;
+    if (dumps.draws > 0 || !dumps.feature_counts.empty()) {
+      times.selection_differences = selection.differences;
+    }
     weights = std::move(selection.weights);
   }
   // What the kernel says it drew is what its output must be of, right or wrong.
@@ -130,7 +146,7 @@ void Subject::check(KvCopies& copies, const MeasureCase& shape, const Stream& st
                     MethodTimes& times) {
   first_output_ = run_plain(copies, stream);  // first, so that a profiler finds it first
   copies.poison_output(0);
-  const Dumps dumps = run_with_dumps(copies, shape, stream);
+  const HostDumps dumps = run_with_dumps(copies, shape, stream);
   times.repeatable = copies.output(0) == first_output_;
   check_again(copies, stream, times);
   DeviceStep step = copies.step(0);
@@ -139,7 +155,7 @@ void Subject::check(KvCopies& copies, const MeasureCase& shape, const Stream& st
   times.relative_l2 =
       relative_l2(first_output_, step.type, float64_output(step, weights, stream.get()));
   const Statistics& rows = times.statistics;
-  times.floor_bytes = (rows.k_rows + rows.v_rows) * shape.row_bytes() + rows.state_bytes_read;
+  times.floor_bytes = times.k_bytes + rows.v_rows * shape.row_bytes() + rows.state_bytes_read;
 }
 
 void Subject::check_again(KvCopies& copies, const Stream& stream, MethodTimes& times) const {

@@ -17,8 +17,8 @@ class Subject {
  public:
   /// Throws UsageError if the method has no kernel or its kernel refuses the shape; RuntimeError if
   /// that is a trace's.
-  Subject(const std::string& spec, const KvCopies& copies, const MeasureCase& shape,
-          const DeviceLimits& limits);
+  Subject(const std::string& spec, KvCopies& copies, const MeasureCase& shape,
+          const DeviceLimits& limits, const Stream& stream);
 
   const std::string& spec() const { return spec_; }
   void enqueue(const DeviceStep& step, cudaStream_t stream) const;
@@ -33,16 +33,18 @@ class Subject {
   /// Copy 0's output after one call without dumps.
   std::vector<std::byte> run_plain(KvCopies& copies, const Stream& stream) const;
 
-  struct Dumps {
+  struct HostDumps {
     std::vector<float> scores;  // empty: the kernel dumps none
     std::vector<std::uint32_t> counts;
+    std::vector<std::uint32_t> feature_counts;  // empty: the kernel draws none
     std::int64_t draws = 0;
   };
-  Dumps run_with_dumps(const KvCopies& copies, const MeasureCase& shape,
-                       const Stream& stream) const;
-  /// The weights of the output, empty for softmax over all rows; fills statistics and differences.
+  HostDumps run_with_dumps(const KvCopies& copies, const MeasureCase& shape,
+                           const Stream& stream) const;
+  /// The weights of the output, empty for softmax over all rows; fills statistics, differences and
+  /// the floor of K.
   std::vector<double> weights_of(const DeviceStep& step, const MeasureCase& shape,
-                                 const Dumps& dumps, MethodTimes& times) const;
+                                 const HostDumps& dumps, MethodTimes& times) const;
 
   std::string spec_;
   NamedMethod method_;

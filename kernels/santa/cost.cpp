@@ -198,7 +198,9 @@ double chain_cycles(const Shape& shape, const Statistics& s, const StreamPlan& p
 Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
   const int tile = tile_of(model_, shape);
   const double records = tiles_of(shape, tile) * shape.q_heads;
-  const bool fallback = model_.launches == SantaCostModel::Launches::kFallback;
+  // Bernoulli scores are a launch of their own.
+  const bool fallback =
+      model_.launches == SantaCostModel::Launches::kFallback || !model_.scoring.exact();
   const StreamPlan plan = plan_stream_cost(shape, limits, !fallback);
   Work work;
   Stage& stream = add_stream(work, shape, plan);

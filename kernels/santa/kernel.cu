@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
+#include "kernels/bernoulli/feature_stream.cuh"
+#include "kernels/bernoulli/scoring.h"
 #include "kernels/device/kernel.h"
 #include "kernels/device/key_stream.cuh"
 #include "kernels/device/launch.cuh"
@@ -52,6 +55,16 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
   KeyStream<T, Shape, false, Finish>(arguments, shared).run(arguments.partials.launches.read());
 }
 
+/// The same from Bernoulli scores.
+template <typename T, int D, int kHeads8, bool kLarge>
+__global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
+    santa_feature_kernel(const __grid_constant__ SantaArguments arguments) {
+  extern __shared__ __align__(kSharedAlignment) char shared[];
+  using Shape = StreamShape<D, kHeads8, kLarge>;
+  using Finish = FinishHeads<Shape, PrefixSums>;
+  FeatureStream<T, Shape, false, Finish>(arguments, shared).run(arguments.partials.launches.read());
+}
+
 template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
@@ -68,8 +81,9 @@ struct SantaOptions {
   bool offset_per_tile = false;
   bool shared_offsets = false;
   bool released = false;
-  bool bernoulli = false;  // scores
-  bool fallback = false;   // two launches, prefix sums in memory between them
+  bool fallback = false;                 // two launches, prefix sums in memory between them
+  std::optional<QueryDraws> query = {};  // of Bernoulli scores, which always take two
+  bool by_feature = false;               // their keys
 };
 
 class SantaKernel : public Kernel {
@@ -78,7 +92,7 @@ class SantaKernel : public Kernel {
 
   std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const override {
     if (options_.released) return "mode=released, which has no kernel of ours";
-    if (options_.bernoulli) return "scores=bernoulli, which has no kernel of ours";
+    if (options_.query && !options_.by_feature) return token_major_refusal();
     const std::string refused = step_refusal(step);
     if (!refused.empty()) return refused;
     const int tile = tile_of(step);
@@ -96,6 +110,8 @@ class SantaKernel : public Kernel {
     });
     return result;
   }
+
+  bool wants_features() const override { return options_.query.has_value(); }
 
   std::size_t workspace_bytes(const DeviceStep& step, const DeviceLimits& limits) const override {
     std::size_t bytes = 0;
@@ -117,8 +133,10 @@ class SantaKernel : public Kernel {
         kvsim::launch(kernel, a, grid_of(a.split), Shape::kThreads, shared, stream, cooperative);
       };
       using T = typename I::Element;
-      if (options_.fallback) {
-        run(santa_stream_kernel<T, I::kDim, I::kHeads8, I::kLarge>, false);
+      if (two_launches()) {
+        run(options_.query ? santa_feature_kernel<T, I::kDim, I::kHeads8, I::kLarge>
+                           : santa_stream_kernel<T, I::kDim, I::kHeads8, I::kLarge>,
+            false);
         run(santa_gather_kernel<T, I::kDim, I::kHeads8, I::kLarge>, true);
       } else if (a.split.ctas_per_team > 0) {
         run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>, true);
@@ -129,6 +147,7 @@ class SantaKernel : public Kernel {
   }
 
  private:
+  bool two_launches() const { return options_.fallback || options_.query; }
   int tile_of(const DeviceStep& step) const {
     return options_.tile > 0 ? options_.tile : budget_tile(step.prompt_tokens);
   }
@@ -138,16 +157,21 @@ class SantaKernel : public Kernel {
   std::pair<SantaArguments, std::size_t> arguments(const DeviceStep& step,
                                                    const DeviceLimits& limits,
                                                    std::byte* workspace) const {
-    SantaArguments a{plan_stream(step, limits, tile_of(step), /*teams=*/!options_.fallback)};
+    SantaArguments a{plan_stream(step, limits, tile_of(step), /*teams=*/!two_launches())};
     a.slots_log2 = gather_slots_log2(a.group, Shape::kWarps);
     a.rule = options_.rule;
     a.samples = options_.samples;
     a.per_sample = 1.0f / static_cast<float>(a.samples);
     a.offset_per_tile = options_.offset_per_tile;
     a.shared_offsets = options_.shared_offsets;
-    plan_shared<Shape>(a, limits,
-                       GatherLayout::of(a, Shape::kWarps, head_class(step.head_dim)).bytes);
-    if (options_.fallback) a.resident_blocks = has_staging(a, limits) ? 0 : -1;
+    int front_bytes = GatherLayout::of(a, Shape::kWarps, head_class(step.head_dim)).bytes;
+    if (options_.query) {
+      a.query = *options_.query;
+      a.table_offset = Shape::kRingBytes;
+      front_bytes = std::max(front_bytes, Shape::kRingBytes + feature_table_bytes<Shape>());
+    }
+    plan_shared<Shape>(a, limits, front_bytes);
+    if (two_launches()) a.resident_blocks = has_staging(a, limits) ? 0 : -1;
     return lay_out(a, workspace);
   }
 
@@ -171,12 +195,16 @@ class SantaKernel : public Kernel {
 };
 
 SantaOptions drawn_options(const Parameters& parameters, SantaRule rule) {
-  return {.rule = rule,
-          .samples = static_cast<std::uint32_t>(parameters.integer("samples", 1, kMaxSamples)),
-          .shared_offsets = parameters.choice("offsets") == "shared",
-          .released = parameters.choice("implementation") == "published",
-          .bernoulli = parameters.choice("scores") != "exact",
-          .fallback = parameters.choice("implementation") == "fallback"};
+  SantaOptions options{
+      .rule = rule,
+      .samples = static_cast<std::uint32_t>(parameters.integer("samples", 1, kMaxSamples)),
+      .shared_offsets = parameters.choice("offsets") == "shared",
+      .released = parameters.choice("implementation") == "published",
+      .fallback = parameters.choice("implementation") == "fallback"};
+  if (parameters.choice("scores") == "exact") return options;
+  options.query = query_draws(parameters);
+  options.by_feature = parameters.choice("k_layout") == "feature";
+  return options;
 }
 
 SantaOptions prop_options(const Parameters& parameters) {

@@ -49,17 +49,17 @@ TEST_CASE("dumped selection: counts of the rule differ in nothing, others are fo
   const std::vector<float> scores = some_scores(step);
   const NamedMethod method = make_method("santa-sys:samples=32");
   const std::vector<std::uint32_t> none(scores.size(), 0);
-  const DumpedSelection selection = select_from_dump(*method.method, step, scores, none);
+  const DumpedSelection selection = select_from_dump(*method.method, step, {scores, none});
   CHECK(selection.differences == 0);
   CHECK(std::accumulate(selection.weights.begin(), selection.weights.end(), 0.0) == Approx(8));
   CHECK(selection.statistics.k_rows == 2 * (700 + 129));
   CHECK(selection.statistics.draws == 32 * 8);
 
   std::vector<std::uint32_t> counts = right_counts(selection, 32);
-  CHECK(select_from_dump(*method.method, step, scores, counts).differences == 0);
+  CHECK(select_from_dump(*method.method, step, {scores, counts}).differences == 0);
   counts[3] += 1;
   counts[static_cast<std::size_t>(5 * step.dump_stride)] += 2;
-  CHECK(select_from_dump(*method.method, step, scores, counts).differences == 2);
+  CHECK(select_from_dump(*method.method, step, {scores, counts}).differences == 2);
 }
 
 TEST_CASE("dumped selection: rows that weigh unequally count once") {
@@ -67,11 +67,11 @@ TEST_CASE("dumped selection: rows that weigh unequally count once") {
   const std::vector<float> scores = some_scores(step);
   const NamedMethod method = make_method("topk:keys=20");
   std::vector<std::uint32_t> counts(scores.size(), 0);
-  const DumpedSelection selection = select_from_dump(*method.method, step, scores, counts);
+  const DumpedSelection selection = select_from_dump(*method.method, step, {scores, counts});
   for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = selection.weights[i] > 0 ? 1 : 0;
-  CHECK(select_from_dump(*method.method, step, scores, counts).differences == 0);
+  CHECK(select_from_dump(*method.method, step, {scores, counts}).differences == 0);
   *std::find(counts.begin(), counts.end(), 1u) = 0;
-  CHECK(select_from_dump(*method.method, step, scores, counts).differences == 1);
+  CHECK(select_from_dump(*method.method, step, {scores, counts}).differences == 1);
 }
 
 TEST_CASE("dumped selection: sequences and heads draw from streams of their own") {
@@ -79,7 +79,7 @@ TEST_CASE("dumped selection: sequences and heads draw from streams of their own"
   const std::vector<float> scores(some_scores(step).size(), 0.0f);
   const NamedMethod method = make_method("santa-iid:samples=16");
   const std::vector<std::uint32_t> none(scores.size(), 0);
-  const DumpedSelection selection = select_from_dump(*method.method, step, scores, none);
+  const DumpedSelection selection = select_from_dump(*method.method, step, {scores, none});
   const auto head = [&](int index) {
     const auto begin = selection.weights.begin() + index * step.dump_stride;
     return std::vector<double>(begin, begin + 129);
@@ -95,7 +95,7 @@ TEST_CASE("dumped selection: a sink takes its share of the output") {
   const NamedMethod method = make_method("santa-sys:samples=32");
   const std::vector<std::uint32_t> none(scores.size(), 0);
   const std::vector<float> sinks{-100, 100, -100, 100};
-  const DumpedSelection selection = select_from_dump(*method.method, step, scores, none, sinks);
+  const DumpedSelection selection = select_from_dump(*method.method, step, {scores, none}, {sinks});
   for (int head = 0; head < step.q_heads; ++head) {
     const auto begin = selection.weights.begin() + head * step.dump_stride;
     CHECK(std::accumulate(begin, begin + 700, 0.0) == Approx(head % 2 == 0 ? 1 : 0).margin(1e-6));

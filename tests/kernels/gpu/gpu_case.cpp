@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/bernoulli/scoring.h"
 #include "kernels/measure/oracle.cuh"
 #include "kernels/measure/selection.h"
 
@@ -31,6 +32,10 @@ class CaseRun {
         kernel_(kernel_registry().at(method.name).make(method.parameters)),
         copies_(gpu_case.shape, 42, 1, stream_.get()),
         step_(copies_.step(0)) {
+    if (kernel_->wants_features()) {
+      copies_.add_feature_copies(stream_.get());
+      step_ = copies_.step(0);
+    }
     step_.logit_cap = gpu_case.logit_cap;
     step_.random.layer = 3;
     step_.output_type = gpu_case.output;
@@ -59,9 +64,10 @@ class CaseRun {
     compare_scores(result);
     result.draws = std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0});
     std::vector<double> weights;  // empty: softmax over all rows
-    if (result.draws > 0) {
-      DumpedSelection selection =
-          select_from_dump(*method_.method, step_, scores_, counts_, host_sinks_);
+    if (result.draws > 0 || kernel_->wants_features()) {
+      const std::vector<float> queries = host_queries(step_);
+      DumpedSelection selection = select_from_dump(
+          *method_.method, step_, {scores_, counts_, feature_counts_}, {host_sinks_, queries});
       result.differences = selection.differences;
       weights = std::move(selection.weights);
     }
@@ -87,10 +93,18 @@ class CaseRun {
     DeviceBuffer<std::uint32_t> counts(dumped_);
     scores.fill_bytes(0xFF);
     counts.fill_bytes(0);
+    DeviceBuffer<std::uint32_t> features(
+        kernel_->wants_features()
+            ? static_cast<std::size_t>(step_.batch * step_.q_heads * step_.head_dim)
+            : 0);
+    features.fill_bytes(0xFF);
     DeviceStep step = step_;
     step.scores = scores.data();
     step.counts = counts.data();
+    if (features.size() > 0) step.feature_counts = features.data();
     std::vector<std::byte> output = launch(step);
+    feature_counts_.resize(features.size());
+    features.download(feature_counts_);
     scores_.resize(dumped_);
     counts_.resize(dumped_);
     scores.download(scores_);
@@ -102,7 +116,7 @@ class CaseRun {
   void compare_scores(CaseResult& result) const {
     result.scores_dumped = !std::isnan(scores_.front());
     if (!result.scores_dumped) return;
-    const std::vector<double> exact = float64_scores(step_, stream_.get());
+    const std::vector<double> exact = float64_scores(step_, stream_.get(), scored_queries());
     for (std::size_t i = 0; i < exact.size(); ++i) {
       const bool missing = std::isnan(exact[i]) != std::isnan(scores_[i]);
       const double error = missing                ? std::numeric_limits<double>::infinity()
@@ -110,6 +124,22 @@ class CaseRun {
                                                   : std::abs(exact[i] - scores_[i]);
       result.score_error = std::max(result.score_error, error);
     }
+  }
+
+  /// What keys are multiplied by, if not the step's own queries.
+  OtherQueries scored_queries() const {
+    OtherQueries all;
+    if (method_.method->scores_exactly()) return all;
+    const KeyScoring scoring = bernoulli_scoring(method_.parameters);
+    const std::vector<float> queries = host_queries(step_);
+    for (int b = 0; b < step_.batch; ++b) {
+      for (int h = 0; h < step_.kv_heads; ++h) {
+        const WeightedQueries own = scoring.queries(view_of_group(step_, {{}, queries}, b, h));
+        all.values.insert(all.values.end(), own.values.begin(), own.values.end());
+        all.scales.insert(all.scales.end(), own.scales.begin(), own.scales.end());
+      }
+    }
+    return all;
   }
 
   const NamedMethod& method_;
@@ -125,6 +155,7 @@ class CaseRun {
   std::size_t dumped_ = 0;
   std::vector<float> scores_;
   std::vector<std::uint32_t> counts_;
+  std::vector<std::uint32_t> feature_counts_;
 };
 
 constexpr ElementType kBf16 = ElementType::kBfloat16;

@@ -16,7 +16,7 @@ using testing::CaseResult;
 using testing::GpuCase;
 
 constexpr double kScoreError = 1e-3;
-// Dense rounds its weights to 16 bits for the tensor cores, the others add rows in float32.
+// Weights of all rows are rounded to 16 bits for the tensor cores, the others add up in float32.
 constexpr double kDenseError = 4e-3;
 constexpr double kSampledError = 1e-4;
 constexpr double kStoredError = 4e-3;  // of an output that is stored in 16 bits
@@ -32,8 +32,14 @@ std::optional<DeviceLimits> limits_or_skip() {
   }
 }
 
+/// Nothing is drawn of V, and its weights are rounded to 16 bits for the tensor cores.
+bool reads_all_values(const NamedMethod& method) {
+  return method.name == "dense" || method.name == "bernoulli-qk";
+}
+
 /// Σ of the counts of all heads: every sample is a row, and every one of the keys of top-k.
 std::int64_t draws_of(const NamedMethod& method, const MeasureCase& shape) {
+  if (reads_all_values(method)) return 0;
   constexpr std::int64_t kMost = 1 << 20;
   const bool topk = method.name == "topk";
   const std::int64_t asked = method.parameters.integer(topk ? "keys" : "samples", 1, kMost);
@@ -60,22 +66,23 @@ bool check_case(const std::string& spec, const GpuCase& gpu_case, const DeviceLi
     WARN("refused: " << result.refusal);
     return false;
   }
-  const bool samples = method.name != "dense";
-  double tolerance = samples ? kSampledError : kDenseError;
+  double tolerance = reads_all_values(method) ? kDenseError : kSampledError;
   if (gpu_case.output != ElementType::kFloat32) tolerance = kStoredError;
   REQUIRE(result.relative_l2.has_value());
   CHECK(*result.relative_l2 < tolerance);
   CHECK(result.different_launches == 0);
   CHECK(result.score_error < kScoreError);
   CHECK(result.differences == 0);
-  CHECK(result.scores_dumped == samples);
-  CHECK(result.draws == (samples ? draws_of(method, gpu_case.shape) : 0));
+  CHECK(result.scores_dumped == (method.name != "dense"));
+  CHECK(result.draws == draws_of(method, gpu_case.shape));
   return true;
 }
 
 TEST_CASE("kernels: every method on every shape", "[gpu]") {
-  const std::string spec = GENERATE(as<std::string>{}, "dense", "topk", "santa-iid", "santa-strat",
-                                    "santa-sys", "santa-prop", "santa-flash");
+  const std::string spec =
+      GENERATE(as<std::string>{}, "dense", "topk", "santa-iid", "santa-strat", "santa-sys",
+               "santa-prop", "santa-flash", "bernoulli-qk:k_layout=feature",
+               "santa-sys:scores=bernoulli,k_layout=feature");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   int ran = 0;
@@ -102,7 +109,13 @@ TEST_CASE("kernels: variants of the samplers and of top-k", "[gpu]") {
       "santa-sys:offsets=shared", "santa-prop:mode=unbiased,offsets=shared",
       "santa-strat:offsets=shared", "santa-flash:samples=1", "santa-flash:samples=77",
       "santa-flash:tile=32", "santa-flash:tile=64,samples=300", "santa-flash:tile=128",
-      "santa-flash:offsets=per-tile", "santa-flash:offsets=shared,samples=128");
+      "santa-flash:offsets=per-tile", "santa-flash:offsets=shared,samples=128",
+      "bernoulli-qk:k_layout=feature,draws=1", "bernoulli-qk:k_layout=feature,draws=16,query=mean",
+      "bernoulli-qk:k_layout=feature,drawn=iid,draws=7",
+      "bernoulli-qk:k_layout=feature,query=mean,draws=2",
+      "santa-prop:scores=bernoulli,k_layout=feature,draws=1",
+      "santa-strat:scores=bernoulli,k_layout=feature,query=mean",
+      "santa-iid:scores=bernoulli,k_layout=feature,drawn=iid,draws=64");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   int ran = 0;
@@ -116,7 +129,8 @@ TEST_CASE("kernels: variants of the samplers and of top-k", "[gpu]") {
 TEST_CASE("kernels: a hundred launches give the same bytes", "[gpu]") {
   const std::string spec = GENERATE(
       as<std::string>{}, "dense", "topk", "santa-iid", "santa-sys", "santa-strat", "santa-prop",
-      "santa-flash", "santa-sys:implementation=fallback", "santa-prop:implementation=fallback");
+      "santa-flash", "santa-sys:implementation=fallback", "santa-prop:implementation=fallback",
+      "bernoulli-qk:k_layout=feature", "santa-sys:scores=bernoulli,k_layout=feature");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   const std::vector<GpuCase> cases = testing::few_cases();

@@ -1,0 +1,185 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device/exchange.cuh"
+#include "kernels/device/units.cuh"
+
+// Softmax-weighted sums of all V rows: a warp's, and how those of a CTA's warps and of a team's
+// CTAs become one.
+
+namespace kvsim::device {
+
+/// What a warp has accumulated for the heads of a group: o[m][n][i] belongs to column 16 m + lane/4
+/// + 8 (i / 2) and head 8 n + 2 (lane % 4) + i % 2; the references are in log2.
+template <int D, int kHeads8>
+struct Accumulator {
+  float o[D / 16][kHeads8][4];
+  float highest[kHeads8][2];
+  float sum[kHeads8][2];  // of this lane's tokens
+
+  __device__ void clear() {
+#pragma unroll
+    for (int n = 0; n < kHeads8; ++n) {
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[m][n][i] = 0;
+      }
+      highest[n][0] = highest[n][1] = -INFINITY;
+      sum[n][0] = sum[n][1] = 0;
+    }
+  }
+
+  /// Moves the reference of head pair n so that no exponent is above zero.
+  __device__ void raise(int n, const float (&s)[4]) {
+    float now[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
+    if (!__any_sync(0xffffffffu, now[0] > highest[n][0] || now[1] > highest[n][1])) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int distance = 4; distance < kWarp; distance *= 2) {
+        now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], distance));
+      }
+      const float before = highest[n][h];
+      highest[n][h] = fmaxf(before, now[h]);
+      const float factor = rescale(before, highest[n][h]);
+      sum[n][h] *= factor;
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m) {
+        o[m][n][h] *= factor;
+        o[m][n][h + 2] *= factor;
+      }
+    }
+  }
+
+  /// Adds a unit: weights 2^(s - highest), rounded to the type of V for the product. Every unit has
+  /// a valid token, so the reference is finite by now.
+  template <typename T>
+  __device__ void add(float (&s)[kHeads8][4], std::uint32_t v_tile, int lane) {
+    std::uint32_t weights[kHeads8][2];
+#pragma unroll
+    for (int n = 0; n < kHeads8; ++n) {
+      raise(n, s[n]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] = fast_exp2(s[n][i] - highest[n][i % 2]);
+      sum[n][0] += s[n][0] + s[n][2];
+      sum[n][1] += s[n][1] + s[n][3];
+      weights[n][0] = transpose8x8(pack2<T>(s[n][0], s[n][1]));
+      weights[n][1] = transpose8x8(pack2<T>(s[n][2], s[n][3]));
+    }
+    const std::uint32_t first =
+        v_tile + UnitTile<D>::offset((lane & 7) + lane / 16 * 8, (lane / 8) & 1);
+#pragma unroll
+    for (int m = 0; m < D / 16; ++m) {
+      const Fragment4 columns = load_matrix_transposed(first ^ UnitTile<D>::flip(2 * m));
+#pragma unroll
+      for (int n = 0; n < kHeads8; ++n) {
+        multiply_accumulate<T>(o[m][n], columns, weights[n][0], weights[n][1]);
+      }
+    }
+  }
+};
+
+/// Adds up what the warps of a CTA have, then the CTAs of a team.
+template <int D, int kHeads8, int kWarps>
+class DenseMerge {
+ public:
+  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kHeads = kHeads8 * 8;
+  static constexpr int kRow = D + 4;  // floats of a scratch row, padded against bank conflicts
+  static constexpr int kScratchFloats = kWarps * kHeads * kRow;
+  static constexpr int kBytes = 4 * kScratchFloats + 8 * kWarps * kHeads;
+
+  /// `shared`: kBytes.
+  __device__ DenseMerge(const Partials& partials, const DeviceStep& step, int group, char* shared)
+      : partials_(partials),
+        step_(step),
+        group_(group),
+        scratch_(reinterpret_cast<float*>(shared)),
+        weights_(reinterpret_cast<float2*>(scratch_ + kScratchFloats)) {}
+
+  /// The warps' results become the CTA's: output if the team is its own, else a partial result.
+  __device__ void merge_warps(const Accumulator<D, kHeads8>& sums, const TeamSplit::Team& team,
+                              const Sharing& sharing, std::uint32_t launch) const {
+    write_warp(sums);
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < group_ * (D / 2); i += kThreads) {
+      const int head = i / (D / 2);
+      const int column = 2 * (i % (D / 2));
+      const WeightedPair total = total_of(head, column);
+      if (sharing.members == 1) {
+        write_weighted(step_, group_, team, head, column, total);
+        continue;
+      }
+      publish(partials_.values + sharing.slot * (group_ * D / 2) + i, __float_as_uint(total.a),
+              __float_as_uint(total.b), launch);
+      if (column == 0) {
+        publish(partials_.weights + sharing.slot * group_ + head, __float_as_uint(total.sum),
+                __float_as_uint(total.highest), launch);
+      }
+    }
+  }
+
+  /// `scratch`: [kThreads].
+  __device__ void merge_team(const TeamSplit::Team& team, const Sharing& sharing,
+                             WeightedPair* scratch, std::uint32_t launch) const {
+    if (sharing.members == 1) return;
+    const TeamSum<D, kThreads, true> sum(partials_, group_, scratch, launch);
+    sum.run(sharing, [&](int head, int column, const WeightedPair& total) {
+      write_weighted(step_, group_, team, head, column, total);
+    });
+  }
+
+ private:
+  __device__ WeightedPair total_of(int head, int column) const {
+    float highest = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) highest = fmaxf(highest, weights_[w * kHeads + head].x);
+    WeightedPair total{0, 0, 0, highest};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float2 weight = weights_[w * kHeads + head];
+      const float2 value =
+          *reinterpret_cast<const float2*>(scratch_ + (w * kHeads + head) * kRow + column);
+      const float factor = rescale(weight.x, highest);
+      total.sum += factor * weight.y;
+      total.a += factor * value.x;
+      total.b += factor * value.y;
+    }
+    return total;
+  }
+
+  __device__ void write_warp(const Accumulator<D, kHeads8>& sums) const {
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+    for (int n = 0; n < kHeads8; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int head = 8 * n + 2 * (lane % 4) + h;
+        float sum = sums.sum[n][h];
+#pragma unroll
+        for (int distance = 4; distance < kWarp; distance *= 2) {
+          sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+        }
+        const int row = warp * kHeads + head;
+        if (lane < 4) weights_[row] = {sums.highest[n][h], sum};
+        if (head >= group_) continue;
+#pragma unroll
+        for (int m = 0; m < D / 16; ++m) {
+          scratch_[row * kRow + 16 * m + lane / 4] = sums.o[m][n][h];
+          scratch_[row * kRow + 16 * m + lane / 4 + 8] = sums.o[m][n][h + 2];
+        }
+      }
+    }
+  }
+
+  const Partials& partials_;
+  const DeviceStep& step_;
+  int group_;
+  float* scratch_;   // [warps, heads, kRow]
+  float2* weights_;  // [warps, heads]: reference and sum
+};
+
+}  // namespace kvsim::device
