@@ -34,4 +34,26 @@ KVSIM_HD inline float exp_nonpositive(float x) {
   return x > -87.0f ? result : (x <= -87.0f ? 0.0f : x);  // the last keeps NaN
 }
 
+/// 1 / x for estimates: within 2^-22.
+KVSIM_HD inline float estimated_inverse(float x) {
+#ifdef __CUDA_ARCH__
+  return __fdividef(1.0f, x);
+#else
+  return 1.0f / x;
+#endif
+}
+
+/// value / divisor, exact, by estimates that cost less than a division of 64 bits; for values below
+/// 2^56, divisors below 2^24 and quotients below 2^31.
+KVSIM_HD inline std::uint32_t short_quotient(std::uint64_t value, std::uint32_t divisor) {
+  const float inverse = estimated_inverse(static_cast<float>(divisor));
+  auto quotient = static_cast<std::uint32_t>(static_cast<float>(value) * inverse);  // within 2^10
+  auto rest = static_cast<std::int64_t>(value - std::uint64_t{quotient} * divisor);
+  const auto more = static_cast<std::int32_t>(std::floor(static_cast<float>(rest) * inverse));
+  quotient += static_cast<std::uint32_t>(more);
+  rest -= std::int64_t{more} * divisor;
+  if (rest < 0) return quotient - 1;
+  return rest < static_cast<std::int64_t>(divisor) ? quotient : quotient + 1;
+}
+
 }  // namespace kvsim

@@ -13,9 +13,9 @@ constexpr int feature_table_bytes() {
   return static_cast<int>(sizeof(FeatureTable<Shape::kDim, Shape::kHeads8>) + 127) / 128 * 128;
 }
 
-/// KeyStream for Bernoulli scores from feature-major keys. Finishing warps draw a team's queries
-/// before they finish its blocks; streaming warps wait for that, so between teams the ring runs
-/// empty.
+/// KeyStream for Bernoulli scores from feature-major keys. All threads draw the first team's
+/// queries; those of later teams the finishing warps, for which the streaming ones wait: the ring
+/// is empty then.
 template <typename T, typename Shape, bool kTeams, typename Finish>
 class FeatureStream {
  public:
@@ -40,10 +40,11 @@ class FeatureStream {
     if (thread >= 0) {
       if (thread == 0) init_barrier(&table_.drawn, kDrawers);
       for (int i = thread; i < a_.blocks_per_cta; i += kDrawers) {
-        init_barrier(shared_.scored + i, Shape::kWorkers);
+        init_barrier(shared_.scored + i, kBlockWarps * kWarp);
         init_barrier(shared_.finished + i, kDrawers);
       }
     }
+    if (!blocks.done()) draw(blocks.team, static_cast<int>(threadIdx.x), Shape::kThreads);
     __syncthreads();
     if (thread < 0) {
       score_teams(blocks);
@@ -56,48 +57,61 @@ class FeatureStream {
   static constexpr int D = Shape::kDim;
   static constexpr int kHeads8 = Shape::kHeads8;
   static constexpr int kDrawers = Shape::kFinishWarps * kWarp;
-  static constexpr int kParts = kBlockTokens / kFeatureTokens / Shape::kWarps;  // of a warp's block
-  static_assert(kParts >= 1);
-  static_assert(Shape::kRingBytes >= Shape::kMostGroup * D * 4);  // where weights are drawn
+  static constexpr int kBlockWarps = kBlockTokens / kFeatureTokens;  // that share a block,
+  static constexpr int kTurns = Shape::kWarps / kBlockWarps;  // and take every so many of them
+  static_assert(kTurns >= 1);
   using Table = FeatureTable<D, kHeads8>;
   using Reader = FeatureReader<T, D, kHeads8>;
+  using Drawing = FeatureDrawing<T, D, kHeads8>;
+  static_assert(Shape::kRingBytes >= 4 * Drawing::kScratchFloats);
 
   /// The piece that is copied next.
   struct Ahead {
-    Blocks blocks;
-    std::int32_t end = 0;  // of the team's blocks, or the CTA's
-    int part = 0;
+    int position = 0;  // of its block
+    int end = 0;       // of the team's blocks, or the CTA's
     int piece = 0;
   };
 
   __device__ void finish(const Blocks& blocks, int thread, std::uint32_t launch) const {
-    const FeatureDrawing<T, D, kHeads8, kDrawers> drawing(a_.step, a_.query, a_.group, thread,
-                                                          table_, reinterpret_cast<float*>(base_));
     finish_blocks<Finish>(a_, base_, shared_, blocks, launch,
                           [&](const TeamSplit::Team& team, int index) {
+                            if (index == 0) return;  // drawn by all threads
                             // Nobody needs the ring and the features of the team before.
-                            if (index > 0) wait_for(shared_.scored + index - 1);
-                            drawing.draw(team);
+                            for (int i = max(index - kTurns, 0); i < index; ++i) {
+                              wait_for(shared_.scored + i);
+                            }
+                            draw(team, thread, kDrawers);
                             arrive(&table_.drawn);
                           });
+  }
+
+  __device__ void draw(const TeamSplit::Team& team, int thread, int drawers) const {
+    const Drawing drawing(a_.step, a_.query, a_.group, table_, reinterpret_cast<float*>(base_));
+    drawing.load(team, thread, drawers);
+    drawing.draw(team, thread, drawers);
   }
 
   __device__ void score_teams(Blocks& blocks) {
     int index = 0;
 #pragma unroll 1
     for (int team = 0; !blocks.done(); ++team) {
-      wait_for(&table_.drawn, team % 2);
+      if (team > 0) wait_for(&table_.drawn, (team - 1) % 2);
+      team_ = blocks.team;
       pieces_ = keys_.pieces();
       load_scales();
-      ahead_ = {blocks, min(blocks.team.end, blocks.end), 0, 0};
+      const int end = min(team_.end, blocks.end);
+      const int wait = (warp_ / kBlockWarps + kTurns - index % kTurns) % kTurns;  // for its turn
+      ahead_ = {blocks.position + wait * blocks.step, end, 0};
+      step_ = kTurns * blocks.step;
 #pragma unroll 1
       for (int s = 0; s < Shape::kStages; ++s) copy_ahead(ring_ + s * Reader::kSlotBytes);
       slot_ = ring_;
-      bool left = false;
-      while (!left && !blocks.done()) {
-        score_block(blocks, index++);
-        left = blocks.advance(a_.split);
+#pragma unroll 1
+      for (; blocks.position < end; ++index) {
+        if (index % kTurns == warp_ / kBlockWarps) score_block(blocks, index);
+        blocks.position += blocks.step;
       }
+      blocks.settle(a_.split);
     }
   }
 
@@ -109,24 +123,24 @@ class FeatureStream {
     }
   }
 
-  __device__ int first_token(const Blocks& blocks, int part) const {
-    return (blocks.position - blocks.team.begin) * kBlockTokens +
-           (warp_ + part * Shape::kWarps) * kFeatureTokens;
+  /// This warp's first token of a block.
+  __device__ int first_token(int position) const {
+    return (position - team_.begin) * kBlockTokens + inside();
+  }
+  __device__ int inside() const { return warp_ % kBlockWarps * kFeatureTokens; }
+  __device__ int tokens_from(int token) const {
+    return context_of<kTeams>(a_.step, team_.sequence) - token;
   }
 
   /// Starts the copy of this warp's next piece; an empty group when the team has none left.
   __device__ void copy_ahead(std::uint32_t slot) {
-    if (ahead_.blocks.position < ahead_.end && pieces_.pieces > 0) {
-      const TeamSplit::Team& team = ahead_.blocks.team;
-      const int token = first_token(ahead_.blocks, ahead_.part);
-      const int tokens = context_of<kTeams>(a_.step, team.sequence) - token;
-      if (tokens > 0) keys_.copy(slot, pieces_, ahead_.piece, team, token, tokens);
+    if (ahead_.position < ahead_.end && pieces_.pieces > 0) {
+      const int token = first_token(ahead_.position);
+      const int tokens = tokens_from(token);
+      if (tokens > 0) keys_.copy(slot, pieces_, ahead_.piece, team_, token, tokens);
       if (++ahead_.piece == pieces_.pieces) {
         ahead_.piece = 0;
-        if (++ahead_.part == kParts) {
-          ahead_.part = 0;
-          ahead_.blocks.position += ahead_.blocks.step;
-        }
+        ahead_.position += step_;
       }
     }
     commit_copies();
@@ -137,34 +151,29 @@ class FeatureStream {
     if (is_spilled(a_, index - a_.staging_blocks)) {
       wait_for(shared_.finished + index - a_.staging_blocks);
     }
-    std::uint32_t* stash = scores_of(a_, shared_, index);
+    typename Reader::Scores s = {};
 #pragma unroll 1
-    for (int part = 0; part < kParts; ++part) {
-      typename Reader::Scores s = {};
-#pragma unroll 1
-      for (int piece = 0; piece < pieces_.pieces; ++piece) {
-        wait_copies<Shape::kStages - 1>();
-        __syncwarp();
-        keys_.score(s, slot_, pieces_, piece, !a_.query.group_mean);
-        __syncwarp();
-        copy_ahead(slot_);
-        slot_ += Reader::kSlotBytes;
-        if (slot_ == ring_ + Shape::kStages * Reader::kSlotBytes) slot_ = ring_;
-      }
-      write(s, blocks, stash, part);
+    for (int piece = 0; piece < pieces_.pieces; ++piece) {
+      wait_copies<Shape::kStages - 1>();
+      __syncwarp();
+      keys_.score(s, slot_, pieces_, piece, !a_.query.group_mean);
+      __syncwarp();
+      copy_ahead(slot_);
+      slot_ += Reader::kSlotBytes;
+      if (slot_ == ring_ + Shape::kStages * Reader::kSlotBytes) slot_ = ring_;
     }
+    write(s, blocks, scores_of(a_, shared_, index));
     arrive(shared_.scored + index);
   }
 
-  __device__ void write(typename Reader::Scores& s, const Blocks& blocks, std::uint32_t* stash,
-                        int part) const {
-    const int inside = (warp_ + part * Shape::kWarps) * kFeatureTokens;
-    const int tokens =
-        context_of<kTeams>(a_.step, blocks.team.sequence) - first_token(blocks, part);
+  __device__ void write(typename Reader::Scores& s, const Blocks& blocks,
+                        std::uint32_t* stash) const {
+    const int tokens = tokens_from(first_token(blocks.position));
     const auto scale = [this](int n, int h) { return scales_[n][h]; };
 #pragma unroll
-    for (int m = 0; m < kFeatureTokens / kUnitTokens; ++m) {
-      writer_.write(s[m], scale, stash, blocks, inside + m * kUnitTokens, tokens - m * kUnitTokens);
+    for (int m = 0; m < Reader::kParts; ++m) {
+      writer_.write(s[m], scale, stash, blocks, inside() + m * kUnitTokens,
+                    tokens - m * kUnitTokens);
     }
   }
 
@@ -178,9 +187,11 @@ class FeatureStream {
   std::uint32_t slot_ = 0;  // of the ring: the piece that is scored next
   Reader keys_;
   ScoreWriter<kHeads8> writer_;
+  TeamSplit::Team team_{};
   FeaturePieces pieces_;
   float scales_[kHeads8][2];
   Ahead ahead_;
+  int step_ = 1;  // between blocks of this warp
 };
 
 }  // namespace kvsim::device

@@ -20,6 +20,7 @@ struct FeatureTable {
 
   std::uint64_t drawn;         // barrier: all below is there, one phase per team
   std::int32_t count;          // features that some head reads
+  float norms[8 * kHeads8];    // largest magnitude of a head, or of the group
   float scales[8 * kHeads8];   // of a head's sums: norm / B times the step's scale
   std::uint32_t used[D / 32];  // bit f % 32 of word f / 32: feature f is read
   std::int16_t features[D];    // ascending; then -1 until a chunk is full
@@ -28,120 +29,143 @@ struct FeatureTable {
   __device__ int chunks() const { return (count + kChunkFeatures - 1) / kChunkFeatures; }
 };
 
-/// Draws the queries of one team after the other, by kDrawers threads of the CTA.
-template <typename T, int D, int kHeads8, int kDrawers>
+/// Draws the queries of one team after the other. This runs before the first key can be fetched, so
+/// it is spread over all threads that are there, and it is short: instruction fetches are what it
+/// waits for.
+template <typename T, int D, int kHeads8>
 class FeatureDrawing {
  public:
   using Table = FeatureTable<D, kHeads8>;
+  static constexpr int kScratchFloats = (8 * kHeads8 + 1) * D;
 
-  /// `thread`: among the drawing ones; `scratch`: [group, D], free while they draw.
-  __device__ FeatureDrawing(const DeviceStep& step, const QueryDraws& query, int group, int thread,
+  /// `scratch`: [kScratchFloats], free while they draw.
+  __device__ FeatureDrawing(const DeviceStep& step, const QueryDraws& query, int group,
                             Table& table, float* scratch)
       : step_(step),
         query_(query),
         group_(group),
-        thread_(thread),
         table_(table),
-        weights_(scratch) {}
+        queries_(scratch),
+        magnitudes_(scratch + 8 * kHeads8 * D) {}
 
-  /// When all of them return, the table is complete; until then nobody may read the one before.
-  __device__ void draw(const TeamSplit::Team& team) const {
-    if (thread_ < D / kWarp) table_.used[thread_] = 0;
-    sync();
-#pragma unroll 1
-    for (int head = thread_ / kWarp; head < group_; head += kDrawers / kWarp) {
-      draw_head(team, head);
-    }
-    sync();
-    list_features();
-    sync();
-    write_operands();
+  // By `drawers` threads of the CTA, whole warps, of which this is number `thread`.
+
+  /// Reads the team's queries; nobody may need the table before any more.
+  __device__ void load(const TeamSplit::Team& team, int thread, int drawers) const {
+    load_heads(team, thread, drawers);
+    sync(drawers);
+  }
+  /// When all have returned, the table is complete.
+  __device__ void draw(const TeamSplit::Team& team, int thread, int drawers) const {
+    draw_features(team, thread, drawers);
+    sync(drawers);
+    list_features(thread, drawers);
+    sync(drawers);
+    write_operands(thread, drawers);
   }
 
  private:
-  static constexpr int kOfLane = D / kWarp;  // features: lane, lane + 32, …
-
-  __device__ static void sync() { asm volatile("barrier.sync 3, %0;" ::"n"(kDrawers) : "memory"); }
-
-  __device__ static float wide(T value) { return static_cast<float>(value); }
-
-  /// Not inlined: code that runs a few times is fetched once.
-  __device__ static __noinline__ std::uint32_t count_of(float m, float norm,
-                                                        const QueryDraws& query,
-                                                        const RandomStream& random, int feature) {
-    return feature_count(m, norm, query, random, static_cast<std::uint32_t>(feature));
+  __device__ static void sync(int drawers) {
+    asm volatile("barrier.sync 3, %0;" ::"r"(drawers) : "memory");
   }
 
-  __device__ void draw_head(const TeamSplit::Team& team, int head) const {
-    const int lane = thread_ % kWarp;
+  /// A warp a head: queries, zero behind the head's size, and the largest magnitude. Of a mean
+  /// query all warps write the same magnitudes.
+  __device__ void load_heads(const TeamSplit::Team& team, int thread, int drawers) const {
+    const int lane = thread % kWarp;
     const T* queries =
         static_cast<const T*>(step_.q) + first_head(step_, group_, team) * step_.head_dim;
-    float q[kOfLane];
-    float m[kOfLane];  // magnitudes: the head's, or summed over the group
-    float norm = 0;
+    if (thread < D / kWarp) table_.used[thread] = 0;
+#pragma unroll 1
+    for (int head = thread / kWarp; head < group_; head += drawers / kWarp) {
+      float norm = 0;
 #pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      const int feature = i * kWarp + lane;
-      const bool inside = feature < step_.head_dim;
-      q[i] = inside ? wide(queries[head * step_.head_dim + feature]) : 0;
-      m[i] = fabsf(q[i]);
-      if (query_.group_mean) m[i] = inside ? sum_of_group(queries + feature) : 0;
-      norm = fmaxf(norm, m[i]);
-    }
-#pragma unroll
-    for (int distance = 1; distance < kWarp; distance *= 2) {
-      norm = fmaxf(norm, __shfl_xor_sync(0xffffffffu, norm, distance));
-    }
-    RandomStream random = step_.random;
-    random.sequence += static_cast<std::uint32_t>(team.sequence);
-    random.head +=
-        static_cast<std::uint32_t>(team.kv_head * group_ + (query_.group_mean ? 0 : head));
-    random.purpose = Purpose::kQueryDraw;
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      const int feature = i * kWarp + lane;
-      const std::uint32_t count = count_of(m[i], norm, query_, random, feature);
-      const std::uint32_t read = __ballot_sync(0xffffffffu, count > 0);
-      if (lane == 0 && read != 0) atomicOr(table_.used + i, read);
-      weights_[head * D + feature] =
-          query_.group_mean ? mean_query_weight(count, q[i], m[i]) : ternary_weight(count, q[i]);
-      if (step_.feature_counts != nullptr && feature < step_.head_dim) {
-        const std::int64_t row = first_head(step_, group_, team) + head;
-        step_.feature_counts[row * step_.head_dim + feature] = count;
+      for (int feature = lane; feature < D; feature += kWarp) {
+        const bool inside = feature < step_.head_dim;
+        const float q = inside ? wide(queries[head * step_.head_dim + feature]) : 0;
+        queries_[head * D + feature] = q;
+        norm = fmaxf(norm, fabsf(q));
+      }
+      if (query_.group_mean) norm = add_magnitudes(queries, lane);
+#pragma unroll 1
+      for (int distance = 1; distance < kWarp; distance *= 2) {
+        norm = fmaxf(norm, __shfl_xor_sync(0xffffffffu, norm, distance));
+      }
+      if (lane == 0) {
+        table_.norms[head] = norm;
+        table_.scales[head] = step_.scale * __fdividef(norm, static_cast<float>(query_.draws));
       }
     }
-    if (lane == 0) table_.scales[head] = step_.scale * (norm / static_cast<float>(query_.draws));
   }
 
-  /// Σ |q_i| over the group, in the order of its heads: every head's warp gets the same.
-  __device__ float sum_of_group(const T* feature) const {
-    float sum = 0;
-    for (int head = 0; head < group_; ++head) sum += fabsf(wide(feature[head * step_.head_dim]));
-    return sum;
+  /// Σ |q_i| over the group, in the order of its heads. Returns the largest of this lane.
+  __device__ float add_magnitudes(const T* queries, int lane) const {
+    float norm = 0;
+#pragma unroll 1
+    for (int feature = lane; feature < step_.head_dim; feature += kWarp) {
+      float sum = 0;
+#pragma unroll 1
+      for (int head = 0; head < group_; ++head) {
+        sum += fabsf(wide(queries[head * step_.head_dim + feature]));
+      }
+      magnitudes_[feature] = sum;
+      norm = fmaxf(norm, sum);
+    }
+    return norm;
   }
 
-  __device__ void list_features() const {
+  /// A thread a head and feature: queries become weights.
+  __device__ void draw_features(const TeamSplit::Team& team, int thread, int drawers) const {
+    RandomStream random = step_.random;
+    random.sequence += static_cast<std::uint32_t>(team.sequence);
+    random.purpose = Purpose::kQueryDraw;
+#pragma unroll 1
+    for (int i = thread; i < group_ * D; i += drawers) {
+      const int head = i / D;
+      const int feature = i % D;
+      const float q = queries_[i];
+      const float m = query_.group_mean ? magnitudes_[feature] : q;
+      random.head = step_.random.head + static_cast<std::uint32_t>(team.kv_head * group_) +
+                    (query_.group_mean ? 0 : static_cast<std::uint32_t>(head));
+      std::uint32_t count = 0;
+      if (feature < step_.head_dim) {
+        count = feature_count(m, table_.norms[head], query_, random,
+                              static_cast<std::uint32_t>(feature));
+        if (step_.feature_counts != nullptr) {
+          const std::int64_t row = first_head(step_, group_, team) + head;
+          step_.feature_counts[row * step_.head_dim + feature] = count;
+        }
+      }
+      const std::uint32_t read = __ballot_sync(0xffffffffu, count > 0);
+      if (thread % kWarp == 0) atomicOr(table_.used + feature / kWarp, read);
+      queries_[i] = query_.group_mean ? mean_query_weight(count, q, m) : ternary_weight(count, q);
+    }
+  }
+
+  __device__ void list_features(int thread, int drawers) const {
     int count = 0;
 #pragma unroll
     for (int i = 0; i < D / kWarp; ++i) count += __popc(table_.used[i]);
-    if (thread_ == 0) table_.count = count;
-    for (int feature = thread_; feature < D; feature += kDrawers) {
+    if (thread == 0) table_.count = count;
+#pragma unroll 1
+    for (int feature = thread; feature < D; feature += drawers) {
       const std::uint32_t used = table_.used[feature / kWarp];
       if ((used >> feature % kWarp & 1) == 0) continue;
       int place = __popc(used & ((1u << feature % kWarp) - 1u));
+#pragma unroll 1
       for (int i = 0; i < feature / kWarp; ++i) place += __popc(table_.used[i]);
       table_.features[place] = static_cast<std::int16_t>(feature);
     }
     const int whole = (count + Table::kChunkFeatures - 1) & -Table::kChunkFeatures;
-    if (count + thread_ < whole) table_.features[count + thread_] = -1;
+    if (count + thread < whole) table_.features[count + thread] = -1;
   }
 
-  __device__ void write_operands() const {
+  __device__ void write_operands(int thread, int drawers) const {
     const int words = table_.chunks() * kHeads8 * kWarp * 2;
     auto* high = reinterpret_cast<std::uint32_t*>(table_.weights[0]);
     auto* low = reinterpret_cast<std::uint32_t*>(table_.weights[1]);
 #pragma unroll 1
-    for (int e = thread_; e < words; e += kDrawers) {
+    for (int e = thread; e < words; e += drawers) {
       const int half = e % 2;
       const int lane = e / 2 % kWarp;
       const int n = e / (2 * kWarp) % kHeads8;
@@ -157,15 +181,17 @@ class FeatureDrawing {
   }
   __device__ float weight(int head, int place) const {
     const int feature = table_.features[place];
-    return head < group_ && feature >= 0 ? weights_[head * D + feature] : 0;
+    return head < group_ && feature >= 0 ? queries_[head * D + feature] : 0;
   }
 
+  __device__ static float wide(T value) { return static_cast<float>(value); }
+
   const DeviceStep& step_;
-  QueryDraws query_;
+  const QueryDraws& query_;
   int group_;
-  int thread_;
   Table& table_;
-  float* weights_;  // [group, D]
+  float* queries_;     // [8 kHeads8, D], then weights
+  float* magnitudes_;  // [D], of a mean query
 };
 
 }  // namespace kvsim::device

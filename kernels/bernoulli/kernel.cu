@@ -1,6 +1,6 @@
 // bernoulli-qk in one cooperative launch: dense attention (kernels/dense/kernel.cu) whose scores
-// come from those features of K that the group's drawn queries read. Each warp streams 32 tokens at
-// a time: one or two pieces of their features, then their V rows.
+// come from those features of K that the group's drawn queries read. Each warp streams 64 tokens at
+// a time: the pieces of their features, then their V rows.
 
 #include <fmt/format.h>
 
@@ -37,7 +37,6 @@ struct BernoulliShape {
   using Table = FeatureTable<D, kHeads8>;
   static constexpr int kSharedBytes = kRingBytes + Merge::kBytes + static_cast<int>(sizeof(Table));
   static_assert(Merge::kBytes % alignof(Table) == 0);
-  static_assert(4 * Merge::kScratchFloats >= 8 * kHeads8 * D * 4);  // where weights are drawn
 };
 
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
@@ -51,7 +50,7 @@ class BernoulliCta {
         merge_(a_.partials, a_.step, a_.group, shared + Shape::kRingBytes),
         table_(*reinterpret_cast<typename Shape::Table*>(shared + Shape::kRingBytes +
                                                          Shape::Merge::kBytes)),
-        drawing_(a_.step, a_.query, a_.group, static_cast<int>(threadIdx.x), table_,
+        drawing_(a_.step, a_.query, a_.group, table_,
                  reinterpret_cast<float*>(shared + Shape::kRingBytes)),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
@@ -67,8 +66,9 @@ class BernoulliCta {
     team_ = first;
     int begin = share.position;
     while (true) {
-      const int end = min(team_.end, share.end);
-      attend_team(begin, end);
+      const int end = kTeams ? team_.end : min(team_.end, share.end);
+      if constexpr (kTeams) begin = team_.begin + static_cast<int>(blockIdx.x) * Shape::kWarps;
+      attend_team(begin + warp_, end);
       if (launch_ == 0) launch_ = LaunchCounter::number(launches);
       merge_.merge_warps(sums_, team_, sharing_of<kTeams>(a_.split, a_.partials, team_), launch_);
       if (kTeams || end == share.end) break;
@@ -92,12 +92,22 @@ class BernoulliCta {
 
  private:
   using Reader = FeatureReader<T, D, kHeads8>;
-  static constexpr int kParts = kFeatureTokens / kUnitTokens;  // of V, in slots of their own
+  static constexpr int kParts = Reader::kParts;  // of a unit's V rows, in slots of their own
   static_assert(Reader::kSlotBytes == Shape::kSlotBytes);
+  static_assert(Shape::Merge::kScratchFloats >= FeatureDrawing<T, D, kHeads8>::kScratchFloats);
 
-  /// Units begin … end - 1 of the team; the warps take them in turn.
+  /// From one unit of a warp to its next. CTAs that have a team to themselves take turns, too: what
+  /// is read at a time then lies together.
+  __device__ static int step() {
+    return Shape::kWarps * (kTeams ? static_cast<int>(gridDim.x) : 1);
+  }
+
+  /// This warp's units of the team, from `begin` to before `end`.
   __device__ void attend_team(int begin, int end) {
-    drawing_.draw(team_);
+    const int thread = static_cast<int>(threadIdx.x);
+    drawing_.load(team_, thread, Shape::kThreads);
+    if (begin < end) prefetch_values(begin);  // now: queries would wait behind them
+    drawing_.draw(team_, thread, Shape::kThreads);
     __syncthreads();
     pieces_ = keys_.pieces();
 #pragma unroll
@@ -107,7 +117,7 @@ class BernoulliCta {
         scales_[n][h] = table_.scales[8 * n + 2 * (lane_ % 4) + h] * kLog2e;
       }
     }
-    ahead_ = begin + warp_;
+    ahead_ = begin;
     ahead_end_ = end;
     ahead_slot_ = 0;
 #pragma unroll 1
@@ -115,7 +125,21 @@ class BernoulliCta {
     slot_ = ring_;
     sums_.clear();
 #pragma unroll 1
-    for (int unit = begin + warp_; unit < end; unit += Shape::kWarps) attend(tokens_from(unit));
+    for (int unit = begin; unit < end; unit += step()) attend(tokens_from(unit));
+  }
+
+  /// The memory need not wait for what is drawn: a warp's first V rows come to the L2 meanwhile.
+  __device__ void prefetch_values(int unit) const {
+    constexpr int kLine = 128;
+    const int tokens = tokens_from(unit);
+    const int lines = (2 * a_.step.head_dim + kLine - 1) / kLine;
+#pragma unroll 1
+    for (int row = lane_; row < min(tokens, kFeatureTokens); row += kWarp) {
+      const auto* values = reinterpret_cast<const char*>(
+          row_pointer<T>(a_.step.v, team_.sequence, team_.kv_head, first_token(unit) + row));
+#pragma unroll 1
+      for (int line = 0; line < lines; ++line) prefetch_to_l2(values + line * kLine);
+    }
   }
 
   __device__ int first_token(int unit) const { return (unit - team_.begin) * kFeatureTokens; }
@@ -138,7 +162,7 @@ class BernoulliCta {
       }
       if (++ahead_slot_ == pieces_.pieces + kParts) {
         ahead_slot_ = 0;
-        ahead_ += Shape::kWarps;
+        ahead_ += step();
       }
     }
     commit_copies();
@@ -163,10 +187,18 @@ class BernoulliCta {
       with_slot(
           [&](std::uint32_t slot) { keys_.score(s, slot, pieces_, piece, !a_.query.group_mean); });
     }
+#pragma unroll 1  // scores move up: four times the code would have to be fetched
+    for (int inside = 0; inside < kFeatureTokens; inside += kUnitTokens) {
+      finish(s[0], inside, tokens);
+      with_slot([&](std::uint32_t slot) { sums_.template add<T>(s[0], slot, lane_); });
 #pragma unroll
-    for (int m = 0; m < kParts; ++m) {
-      finish(s[m], m * kUnitTokens, tokens);
-      with_slot([&](std::uint32_t slot) { sums_.template add<T>(s[m], slot, lane_); });
+      for (int m = 1; m < kParts; ++m) {
+#pragma unroll
+        for (int n = 0; n < kHeads8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) s[m - 1][n][i] = s[m][n][i];
+        }
+      }
     }
   }
 
@@ -206,7 +238,7 @@ class BernoulliCta {
   WeightedPair* ring_scratch_;  // the ring, when it is empty
   typename Shape::Merge merge_;
   typename Shape::Table& table_;
-  FeatureDrawing<T, D, kHeads8, Shape::kThreads> drawing_;
+  FeatureDrawing<T, D, kHeads8> drawing_;
   int warp_;
   int lane_;
   std::uint32_t ring_;

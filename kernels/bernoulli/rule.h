@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/exact_math.h"
 #include "core/host_device.h"
 #include "core/philox.h"
 
@@ -49,7 +50,7 @@ KVSIM_HD inline std::uint32_t draw_units(float x, float norm, std::uint32_t stra
   const int shift = largest.exponent - value.exponent;
   if (largest.mantissa == 0 || shift >= 64) return 0;
   const std::uint64_t scaled = (std::uint64_t{value.mantissa} * strata) << kDrawBits;  // < 2^55
-  return static_cast<std::uint32_t>((scaled >> shift) / largest.mantissa);
+  return short_quotient(scaled >> shift, largest.mantissa);
 }
 
 /// c_i, how many of the B draws of feature `feature` hit, `norm` being the largest magnitude. Draw
@@ -57,18 +58,13 @@ KVSIM_HD inline std::uint32_t draw_units(float x, float norm, std::uint32_t stra
 /// open: all below it hit, all above miss, so c_i is B p_i rounded down or up.
 KVSIM_HD inline std::uint32_t feature_count(float x, float norm, const QueryDraws& query,
                                             const RandomStream& random, std::uint32_t feature) {
-  const std::uint32_t first = feature * query.draws;
-  if (query.stratified) {
-    const std::uint32_t units = draw_units(x, norm, query.draws);
-    const std::uint32_t whole = units >> kDrawBits;
-    const std::uint32_t rest = units & ((1u << kDrawBits) - 1);
-    if (rest == 0) return whole;
-    return whole + (random.threshold24(first + whole) < rest ? 1 : 0);
-  }
-  const std::uint32_t units = draw_units(x, norm, 1);
-  std::uint32_t count = 0;
-  for (std::uint32_t n = 0; n < query.draws; ++n) {
-    count += random.threshold24(first + n) < units ? 1 : 0;
+  const std::uint32_t units = draw_units(x, norm, query.stratified ? query.draws : 1);
+  const std::uint32_t sure = query.stratified ? units >> kDrawBits : 0;  // draws that hit
+  const std::uint32_t rest = units - (sure << kDrawBits);                // of those that may
+  const std::uint32_t end = query.stratified ? sure + (rest > 0 ? 1 : 0) : query.draws;
+  std::uint32_t count = sure;
+  for (std::uint32_t n = sure; n < end; ++n) {
+    count += random.threshold24(feature * query.draws + n) < rest ? 1 : 0;
   }
   return count;
 }

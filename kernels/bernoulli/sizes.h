@@ -7,9 +7,9 @@
 namespace kvsim {
 namespace device {
 
-/// Tokens of a feature that a warp reads at once: 64 bytes, a DRAM atom. Neighbouring warps read
-/// neighbouring ones.
-inline constexpr int kFeatureTokens = 32;
+/// Tokens of a feature that a warp reads at once: a line of 128 bytes. With half of it the L2 is
+/// busy before the memory is.
+inline constexpr int kFeatureTokens = 64;
 
 }  // namespace device
 

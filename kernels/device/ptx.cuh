@@ -34,6 +34,10 @@ __device__ inline std::uint64_t evict_first_policy() {
   return policy;
 }
 
+__device__ inline void prefetch_to_l2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;"); }
 
 /// Waits until at most kPending of this thread's committed groups are still under way.

@@ -39,8 +39,10 @@ unsigned tiles(std::int64_t count) { return static_cast<unsigned>((count + kTile
 }  // namespace
 
 FeatureCopy::FeatureCopy(int batch, int kv_heads, int head_dim, std::int64_t most_tokens) {
-  constexpr std::int64_t kAlignment = 8;  // elements: kernels read 16 bytes at a time
-  keys_.feature_stride = (most_tokens + kAlignment - 1) / kAlignment * kAlignment;
+  // Whole lines of 128 bytes, an odd number of them: features of a token then lie in different
+  // channels of the memory.
+  constexpr std::int64_t kLine = 64;
+  keys_.feature_stride = ((most_tokens + kLine - 1) / kLine | 1) * kLine;
   keys_.head_stride = keys_.feature_stride * head_dim;
   keys_.sequence_stride = keys_.head_stride * kv_heads;
   data_ = DeviceBuffer<std::uint16_t>(static_cast<std::size_t>(keys_.sequence_stride * batch));

@@ -56,13 +56,14 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
 }
 
 /// The same from Bernoulli scores.
-template <typename T, int D, int kHeads8, bool kLarge>
+template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_feature_kernel(const __grid_constant__ SantaArguments arguments) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   using Shape = StreamShape<D, kHeads8, kLarge>;
   using Finish = FinishHeads<Shape, PrefixSums>;
-  FeatureStream<T, Shape, false, Finish>(arguments, shared).run(arguments.partials.launches.read());
+  FeatureStream<T, Shape, kTeams, Finish>(arguments, shared)
+      .run(arguments.partials.launches.read());
 }
 
 template <typename T, int D, int kHeads8, bool kLarge>
@@ -134,9 +135,11 @@ class SantaKernel : public Kernel {
       };
       using T = typename I::Element;
       if (two_launches()) {
-        run(options_.query ? santa_feature_kernel<T, I::kDim, I::kHeads8, I::kLarge>
-                           : santa_stream_kernel<T, I::kDim, I::kHeads8, I::kLarge>,
-            false);
+        if (options_.query) {
+          launch_feature_scores<I>(a, limits, stream);
+        } else {
+          run(santa_stream_kernel<T, I::kDim, I::kHeads8, I::kLarge>, false);
+        }
         run(santa_gather_kernel<T, I::kDim, I::kHeads8, I::kLarge>, true);
       } else if (a.split.ctas_per_team > 0) {
         run(santa_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>, true);
@@ -150,6 +153,21 @@ class SantaKernel : public Kernel {
   bool two_launches() const { return options_.fallback || options_.query; }
   int tile_of(const DeviceStep& step) const {
     return options_.tile > 0 ? options_.tile : budget_tile(step.prompt_tokens);
+  }
+
+  /// The first of two launches. Teams may have CTAs of their own here: what a block's scores become
+  /// lies where it lies whoever made it.
+  template <typename I>
+  void launch_feature_scores(SantaArguments a, const DeviceLimits& limits,
+                             CUstream_st* stream) const {
+    using T = typename I::Element;
+    using Shape = StreamShape<I::kDim, I::kHeads8, I::kLarge>;
+    a.split = plan_teams(contexts_of(a.step), a.step.kv_heads, kBlockSplitUnit, limits.sms);
+    a.blocks_per_cta = static_cast<int>(a.split.most_units_per_cta());
+    auto* kernel = a.split.ctas_per_team > 0
+                       ? santa_feature_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>
+                       : santa_feature_kernel<T, I::kDim, I::kHeads8, I::kLarge, false>;
+    kvsim::launch(kernel, a, grid_of(a.split), Shape::kThreads, stream_shared_bytes(a), stream);
   }
 
   /// Arguments of a launch and the workspace they take.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/exact_math.h"
 #include "core/host_device.h"
 
 namespace kvsim {
@@ -46,33 +47,11 @@ KVSIM_HD inline std::uint64_t head_mass(std::uint32_t units, TileScale scale) {
   return scale.shift < 64 ? (std::uint64_t{units} * scale.mantissa) >> scale.shift : 0;
 }
 
-/// 1 / x for estimates: within 2^-22.
-KVSIM_HD inline float estimated_inverse(float x) {
-#ifdef __CUDA_ARCH__
-  return __fdividef(1.0f, x);
-#else
-  return 1.0f / x;
-#endif
-}
-
 /// (a * b) >> shift where that fits 64 bits, for shifts of 1 to 63.
 KVSIM_HD inline std::uint64_t shifted_product(std::uint64_t a, std::uint64_t b, int shift) {
   const Uint128 product = Uint128{a} * b;
   return static_cast<std::uint64_t>(product >> 64) << (64 - shift) |
          static_cast<std::uint64_t>(product) >> shift;
-}
-
-/// value / divisor, exact, by estimates that cost less than a division of 64 bits; for values below
-/// 2^56, divisors below 2^24 and quotients below 2^31.
-KVSIM_HD inline std::uint32_t short_quotient(std::uint64_t value, std::uint32_t divisor) {
-  const float inverse = estimated_inverse(static_cast<float>(divisor));
-  auto quotient = static_cast<std::uint32_t>(static_cast<float>(value) * inverse);  // within 2^10
-  auto rest = static_cast<std::int64_t>(value - std::uint64_t{quotient} * divisor);
-  const auto more = static_cast<std::int32_t>(std::floor(static_cast<float>(rest) * inverse));
-  quotient += static_cast<std::uint32_t>(more);
-  rest -= std::int64_t{more} * divisor;
-  if (rest < 0) return quotient - 1;
-  return rest < static_cast<std::int64_t>(divisor) ? quotient : quotient + 1;
 }
 
 /// The least units of a tile whose mass exceeds `mass`, which is below the whole tile's: what rows
