@@ -31,29 +31,34 @@ class FeatureReader {
   static constexpr int kParts = kFeatureTokens / kUnitTokens;
   using Scores = float[kParts][kHeads8][4];
 
-  __device__ FeatureReader(const FeatureMajorKeys& keys, const Table& table, int lane)
-      : keys_(keys), table_(table), lane_(lane), policy_(evict_first_policy()) {}
+  __device__ FeatureReader(const DeviceStep& step, const Table& table, int lane)
+      : keys_(step.k_by_feature),
+        head_dim_(step.head_dim),
+        table_(table),
+        lane_(lane),
+        policy_(evict_first_policy()) {}
 
   __device__ FeaturePieces pieces() const {
     return {table_.chunks(), (table_.chunks() + kPieceChunks - 1) / kPieceChunks};
   }
 
   /// Starts the copy of a piece of the tokens from `token` on, a multiple of 64, of which `tokens`
-  /// exist; the others become zero, or what lies between a feature's last token and the next 16
-  /// bytes.
+  /// exist; the others become zero, or what lies between the last token and the next 16 bytes.
   __device__ void copy(std::uint32_t slot, const FeaturePieces& pieces, int piece,
                        const TeamSplit::Team& team, int token, int tokens) const {
     const int first = piece * kPieceChunks * Table::kChunkFeatures;
     const int features = chunks_of(pieces, piece) * Table::kChunkFeatures;
     const T* source = static_cast<const T*>(keys_.data) + team.sequence * keys_.sequence_stride +
-                      team.kv_head * keys_.head_stride + token + lane_ % kLanes * kChunkTokens;
+                      team.kv_head * keys_.head_stride +
+                      std::int64_t{token / kFeatureBlock} * kFeatureBlock * head_dim_ +
+                      token % kFeatureBlock + lane_ % kLanes * kChunkTokens;
     const bool whole = tokens >= kFeatureTokens && first + features <= table_.count;
     const bool inside = lane_ % kLanes * kChunkTokens < tokens;
 #pragma unroll 2
     for (int i = lane_ / kLanes; i < features; i += kWarp / kLanes) {
       const int feature = table_.features[first + i];
       const std::uint32_t target = slot + offset(i, lane_ % kLanes);
-      const T* row = source + std::int64_t{feature} * keys_.feature_stride;
+      const T* row = source + feature * kFeatureBlock;
       if (whole) {
         copy_async16(target, row, policy_);
       } else {
@@ -105,6 +110,7 @@ class FeatureReader {
   }
 
   const FeatureMajorKeys& keys_;
+  int head_dim_;
   const Table& table_;
   int lane_;
   std::uint64_t policy_;

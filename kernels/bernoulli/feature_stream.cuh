@@ -30,7 +30,7 @@ class FeatureStream {
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +
               static_cast<std::uint32_t>(warp_ * Shape::kStages * Reader::kSlotBytes)),
-        keys_(a_.step.k_by_feature, table_, lane_),
+        keys_(a_.step, table_, lane_),
         writer_(arguments, lane_) {}
 
   /// As KeyStream::run().

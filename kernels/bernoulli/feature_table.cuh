@@ -59,9 +59,7 @@ class FeatureDrawing {
   __device__ void draw(const TeamSplit::Team& team, int thread, int drawers) const {
     draw_features(team, thread, drawers);
     sync(drawers);
-    list_features(thread, drawers);
-    sync(drawers);
-    write_operands(thread, drawers);
+    place_features(thread, drawers);
   }
 
  private:
@@ -142,46 +140,44 @@ class FeatureDrawing {
     }
   }
 
-  __device__ void list_features(int thread, int drawers) const {
+  /// Features that are read, in ascending order, and all heads' weights of them.
+  __device__ void place_features(int thread, int drawers) const {
     int count = 0;
 #pragma unroll
-    for (int i = 0; i < D / kWarp; ++i) count += __popc(table_.used[i]);
+    for (int w = 0; w < D / kWarp; ++w) count += __popc(table_.used[w]);
     if (thread == 0) table_.count = count;
 #pragma unroll 1
-    for (int feature = thread; feature < D; feature += drawers) {
+    for (int i = thread; i < group_ * D; i += drawers) {
+      const int feature = i % D;
       const std::uint32_t used = table_.used[feature / kWarp];
       if ((used >> feature % kWarp & 1) == 0) continue;
       int place = __popc(used & ((1u << feature % kWarp) - 1u));
-#pragma unroll 1
-      for (int i = 0; i < feature / kWarp; ++i) place += __popc(table_.used[i]);
-      table_.features[place] = static_cast<std::int16_t>(feature);
+#pragma unroll
+      for (int w = 0; w < D / kWarp - 1; ++w) {
+        if (w < feature / kWarp) place += __popc(table_.used[w]);
+      }
+      if (i < D) table_.features[place] = static_cast<std::int16_t>(feature);
+      write_weight(i / D, place, queries_[i]);
     }
-    const int whole = (count + Table::kChunkFeatures - 1) & -Table::kChunkFeatures;
-    if (count + thread < whole) table_.features[count + thread] = -1;
+    const int end = (count + Table::kChunkFeatures - 1) & -Table::kChunkFeatures;
+#pragma unroll 1
+    for (int i = thread; i < group_ * Table::kChunkFeatures; i += drawers) {
+      const int place = count + i % Table::kChunkFeatures;
+      if (place >= end) continue;
+      table_.features[place] = -1;
+      write_weight(i / Table::kChunkFeatures, place, 0);
+    }
   }
 
-  __device__ void write_operands(int thread, int drawers) const {
-    const int words = table_.chunks() * kHeads8 * kWarp * 2;
-    auto* high = reinterpret_cast<std::uint32_t*>(table_.weights[0]);
-    auto* low = reinterpret_cast<std::uint32_t*>(table_.weights[1]);
-#pragma unroll 1
-    for (int e = thread; e < words; e += drawers) {
-      const int half = e % 2;
-      const int lane = e / 2 % kWarp;
-      const int n = e / (2 * kWarp) % kHeads8;
-      const int chunk = e / (2 * kWarp * kHeads8);
-      const int head = 8 * n + lane / 4;
-      const int place = chunk * Table::kChunkFeatures + 8 * half + 2 * (lane % 4);
-      const float a = weight(head, place);
-      const float b = weight(head, place + 1);
-      high[e] = pack2<T>(a, b);
-      const float2 rounded = unpack2<T>(high[e]);
-      low[e] = pack2<T>(a - rounded.x, b - rounded.y);
-    }
-  }
-  __device__ float weight(int head, int place) const {
-    const int feature = table_.features[place];
-    return head < group_ && feature >= 0 ? queries_[head * D + feature] : 0;
+  /// Heads behind the group's last are left as they are: nobody looks at their sums.
+  __device__ void write_weight(int head, int place, float weight) const {
+    const int inside = place % Table::kChunkFeatures;
+    const int lane = head % 8 * 4 + inside % 8 / 2;
+    const int operand = (place / Table::kChunkFeatures * kHeads8 + head / 8) * kWarp + lane;
+    const int index = 4 * operand + inside / 8 * 2 + inside % 2;
+    const auto high = static_cast<T>(weight);
+    reinterpret_cast<T*>(table_.weights[0])[index] = high;
+    reinterpret_cast<T*>(table_.weights[1])[index] = static_cast<T>(weight - wide(high));
   }
 
   __device__ static float wide(T value) { return static_cast<float>(value); }

@@ -56,7 +56,7 @@ class BernoulliCta {
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +
               static_cast<std::uint32_t>(warp_ * Shape::kSlots * Shape::kSlotBytes)),
-        keys_(a_.step.k_by_feature, table_, lane_),
+        keys_(a_.step, table_, lane_),
         values_(a_.step.v, a_.step.head_dim, lane_, evict_first_policy()) {}
 
   __device__ void run() {

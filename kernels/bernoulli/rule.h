@@ -15,9 +15,8 @@ namespace kvsim {
 //
 // A feature of magnitude |q_i| is drawn with p_i = |q_i| / norm, norm the largest magnitude, B
 // times. Draw n asks whether (n + u) / B < p_i (stratified) or u < p_i (iid), u uniform in units of
-// 2^-24. Both sides are integers: p_i comes from the mantissas and exponents of two floats, rounded
-// down to units of 2^-24 (of 1/B if stratified), so no rounding mode or fused operation can change
-// a count.
+// 2^-24. Both sides are integers: p_i is a quotient of two floats' mantissas, shifted by the
+// difference of their exponents, so no rounding mode or fused operation can change a count.
 
 inline constexpr int kMaxQueryDraws = 64;
 inline constexpr int kDrawBits = 24;  // of a random threshold
@@ -42,29 +41,48 @@ struct Magnitude {
   }
 };
 
-/// |x| / |norm| * strata in units of 2^-24, rounded down; 0 if norm is 0. |x| must not exceed
-/// |norm|, so the result is at most strata * 2^24.
-KVSIM_HD inline std::uint32_t draw_units(float x, float norm, std::uint32_t strata) {
-  const Magnitude value = Magnitude::of(x);
-  const Magnitude largest = Magnitude::of(norm);
-  const int shift = largest.exponent - value.exponent;
-  if (largest.mantissa == 0 || shift >= 64) return 0;
-  const std::uint64_t scaled = (std::uint64_t{value.mantissa} * strata) << kDrawBits;  // < 2^55
-  return short_quotient(scaled >> shift, largest.mantissa);
-}
+/// p * strata = |x| / |norm| * strata, |x| <= |norm|, as a quotient of whole numbers: scaled /
+/// (mantissa * 2^24). It need not be divided to be compared.
+struct DrawRatio {
+  std::uint64_t scaled = 0;  // below 2^55, rounded down
+  std::uint32_t mantissa = 1;
+  float estimate = 0;  // p * strata, up to rounding
+
+  KVSIM_HD static DrawRatio of(float x, float norm, std::uint32_t strata) {
+    const Magnitude value = Magnitude::of(x);
+    const Magnitude largest = Magnitude::of(norm);
+    const int shift = largest.exponent - value.exponent;
+    if (largest.mantissa == 0 || shift >= 64) return {};  // zero, or as good as
+    const std::uint32_t product = value.mantissa * strata;
+    const auto power = std::bit_cast<float>(static_cast<std::uint32_t>(127 - shift) << 23);
+    return {(std::uint64_t{product} << kDrawBits) >> shift, largest.mantissa,
+            static_cast<float>(product) * power *
+                estimated_inverse(static_cast<float>(largest.mantissa))};
+  }
+  /// Whether p * strata is at least units * 2^-24, where `units` is below 2^31.
+  KVSIM_HD bool reaches(std::uint32_t units) const {
+    return scaled >= std::uint64_t{mantissa} * units;
+  }
+  /// p * strata, rounded down.
+  KVSIM_HD std::uint32_t whole() const {
+    const auto near = static_cast<std::uint32_t>(estimate);  // off by one at most
+    if (near > 0 && !reaches(near << kDrawBits)) return near - 1;
+    return reaches((near + 1) << kDrawBits) ? near + 1 : near;
+  }
+};
 
 /// c_i, how many of the B draws of feature `feature` hit, `norm` being the largest magnitude. Draw
 /// n takes word feature * B + n of the stream. Stratified, only the stratum that p_i ends in is
 /// open: all below it hit, all above miss, so c_i is B p_i rounded down or up.
 KVSIM_HD inline std::uint32_t feature_count(float x, float norm, const QueryDraws& query,
                                             const RandomStream& random, std::uint32_t feature) {
-  const std::uint32_t units = draw_units(x, norm, query.stratified ? query.draws : 1);
-  const std::uint32_t sure = query.stratified ? units >> kDrawBits : 0;  // draws that hit
-  const std::uint32_t rest = units - (sure << kDrawBits);                // of those that may
-  const std::uint32_t end = query.stratified ? sure + (rest > 0 ? 1 : 0) : query.draws;
+  const DrawRatio ratio = DrawRatio::of(x, norm, query.stratified ? query.draws : 1);
+  const std::uint32_t sure = query.stratified ? ratio.whole() : 0;  // hit whatever is drawn
+  const std::uint32_t end = query.stratified ? sure + 1 : query.draws;
   std::uint32_t count = sure;
-  for (std::uint32_t n = sure; n < end; ++n) {
-    count += random.threshold24(feature * query.draws + n) < rest ? 1 : 0;
+  for (std::uint32_t n = sure; n < end && n < query.draws; ++n) {
+    const std::uint32_t threshold = random.threshold24(feature * query.draws + n);
+    count += ratio.reaches((sure << kDrawBits) + threshold + 1) ? 1 : 0;
   }
   return count;
 }

@@ -25,14 +25,17 @@ struct KvTensor {
   std::int32_t page_shift = 0;  // log2 of the tokens of a page, at least 4
 };
 
-/// A copy of K feature by feature: [batch, kv_heads, head_dim, tokens], where a feature that nobody
-/// needs is not read. Strides count elements, multiples of 8.
+/// A copy of K feature by feature, where one that nobody needs is not read: [batch, kv_heads,
+/// blocks, head_dim, kFeatureBlock]. Strides count elements.
 struct FeatureMajorKeys {
   const void* data = nullptr;  // null: there is none
   std::int64_t sequence_stride = 0;
   std::int64_t head_stride = 0;
-  std::int64_t feature_stride = 0;
 };
+
+/// Tokens of a block of such a copy: what is read at a time lies as close together as in K itself,
+/// and a new token changes one block.
+inline constexpr int kFeatureBlock = 512;
 
 /// One layer's attention in one decode step, whole batch, as kernels take it (device pointers).
 struct DeviceStep {

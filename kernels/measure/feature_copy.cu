@@ -24,12 +24,15 @@ __global__ void copy_by_feature(const __grid_constant__ DeviceStep step) {
     }
   }
   __syncthreads();
+  static_assert(kFeatureBlock % kTile == 0);
   auto* target = static_cast<std::uint16_t*>(const_cast<void*>(step.k_by_feature.data)) +
                  sequence * step.k_by_feature.sequence_stride +
-                 head * step.k_by_feature.head_stride;
+                 head * step.k_by_feature.head_stride +
+                 std::int64_t{first_token / kFeatureBlock} * kFeatureBlock * step.head_dim +
+                 first_token % kFeatureBlock;
   for (int y = static_cast<int>(threadIdx.y); y < kTile; y += static_cast<int>(blockDim.y)) {
     if (first_token + x < rows && first_feature + y < step.head_dim) {
-      target[(first_feature + y) * step.k_by_feature.feature_stride + first_token + x] = tile[x][y];
+      target[(first_feature + y) * kFeatureBlock + x] = tile[x][y];
     }
   }
 }
@@ -39,11 +42,8 @@ unsigned tiles(std::int64_t count) { return static_cast<unsigned>((count + kTile
 }  // namespace
 
 FeatureCopy::FeatureCopy(int batch, int kv_heads, int head_dim, std::int64_t most_tokens) {
-  // Whole lines of 128 bytes, an odd number of them: features of a token then lie in different
-  // channels of the memory.
-  constexpr std::int64_t kLine = 64;
-  keys_.feature_stride = ((most_tokens + kLine - 1) / kLine | 1) * kLine;
-  keys_.head_stride = keys_.feature_stride * head_dim;
+  const std::int64_t blocks = (most_tokens + kFeatureBlock - 1) / kFeatureBlock;
+  keys_.head_stride = blocks * kFeatureBlock * head_dim;
   keys_.sequence_stride = keys_.head_stride * kv_heads;
   data_ = DeviceBuffer<std::uint16_t>(static_cast<std::size_t>(keys_.sequence_stride * batch));
   data_.fill_bytes(0xFF);

@@ -12,7 +12,7 @@
 namespace kvsim::testing {
 namespace {
 
-TEST_CASE("draw units are p rounded down, exactly") {
+TEST_CASE("draw ratios are compared with p exactly") {
   std::mt19937_64 engine(5);
   std::uniform_real_distribution<double> exponent(-40, 3);
   std::uniform_real_distribution<double> uniform(0, 1);
@@ -21,18 +21,27 @@ TEST_CASE("draw units are p rounded down, exactly") {
     const auto x =
         static_cast<float>(norm * (i % 3 == 0 ? std::exp2(exponent(engine) - 3) : uniform(engine)));
     const auto strata = static_cast<std::uint32_t>(1 + i % kMaxQueryDraws);
-    const std::uint32_t units = draw_units(i % 2 == 0 ? x : -x, norm, strata);
+    const DrawRatio ratio = DrawRatio::of(i % 2 == 0 ? x : -x, norm, strata);
     // Products of a float and a small number, exact in the 64 bits of a long double.
-    const long double share = static_cast<long double>(x) * strata * 0x1p24L;
-    REQUIRE(static_cast<long double>(units) * norm <= share);
-    REQUIRE((static_cast<long double>(units) + 1) * norm > share);
+    const long double share = static_cast<long double>(x) * strata;
+    const std::uint32_t whole = ratio.whole();
+    REQUIRE(static_cast<long double>(whole) * norm <= share);
+    REQUIRE(static_cast<long double>(whole + 1) * norm > share);
+    const auto units = static_cast<std::uint32_t>(static_cast<double>(share / norm) * 0x1p24);
+    for (const std::uint32_t near : {units > 0 ? units - 1 : 0, units, units + 1, units + 2}) {
+      REQUIRE(ratio.reaches(near) == (static_cast<long double>(near) * norm <= share * 0x1p24L));
+    }
   }
+}
+
+TEST_CASE("draw ratios of zero, one and subnormal numbers") {
   constexpr float kTiny = std::numeric_limits<float>::denorm_min();
-  CHECK(draw_units(0.0f, 0.0f, 4) == 0);
-  CHECK(draw_units(1.0f, 1.0f, 64) == 64u << 24);
-  CHECK(draw_units(kTiny, kTiny, 3) == 3u << 24);
-  CHECK(draw_units(kTiny, 4 * kTiny, 1) == 1u << 22);
-  CHECK(draw_units(kTiny, 1.0f, 64) == 0);
+  CHECK_FALSE(DrawRatio::of(0.0f, 0.0f, 4).reaches(1));
+  CHECK(DrawRatio::of(1.0f, 1.0f, 64).whole() == 64);
+  CHECK(DrawRatio::of(kTiny, kTiny, 3).whole() == 3);
+  CHECK(DrawRatio::of(kTiny, 4 * kTiny, 1).reaches(1u << 22));
+  CHECK_FALSE(DrawRatio::of(kTiny, 4 * kTiny, 1).reaches((1u << 22) + 1));
+  CHECK_FALSE(DrawRatio::of(kTiny, 1.0f, 64).reaches(1));
 }
 
 TEST_CASE("stratified counts are B p rounded down or up, iid ones at most B") {
