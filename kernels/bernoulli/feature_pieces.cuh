@@ -49,9 +49,8 @@ class FeatureReader {
     const int first = piece * kPieceChunks * Table::kChunkFeatures;
     const int features = chunks_of(pieces, piece) * Table::kChunkFeatures;
     const T* source = static_cast<const T*>(keys_.data) + team.sequence * keys_.sequence_stride +
-                      team.kv_head * keys_.head_stride +
-                      std::int64_t{token / kFeatureBlock} * kFeatureBlock * head_dim_ +
-                      token % kFeatureBlock + lane_ % kLanes * kChunkTokens;
+                      team.kv_head * keys_.head_stride + std::int64_t{token} * head_dim_ +
+                      lane_ % kLanes * kChunkTokens;
     const bool whole = tokens >= kFeatureTokens && first + features <= table_.count;
     const bool inside = lane_ % kLanes * kChunkTokens < tokens;
 #pragma unroll 2

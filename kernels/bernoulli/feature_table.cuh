@@ -50,7 +50,14 @@ class FeatureDrawing {
 
   // By `drawers` threads of the CTA, whole warps, of which this is number `thread`.
 
-  /// Reads the team's queries; nobody may need the table before any more.
+  /// Asks for the team's queries, so that they come before what is asked for later.
+  __device__ void prefetch(const TeamSplit::Team& team, int thread) const {
+    constexpr int kLine = 128;
+    const auto* queries =
+        static_cast<const char*>(step_.q) + 2 * first_head(step_, group_, team) * step_.head_dim;
+    if (thread * kLine < 2 * group_ * step_.head_dim) prefetch_to_l2(queries + thread * kLine);
+  }
+  /// Reads them; nobody may need the table before any more.
   __device__ void load(const TeamSplit::Team& team, int thread, int drawers) const {
     load_heads(team, thread, drawers);
     sync(drawers);

@@ -1,15 +1,15 @@
 #pragma once
 
 #include "kernels/device/geometry.h"
+#include "kernels/device/step.h"
 
 // Sizes of the Bernoulli kernels that their cost model must agree on; plain C++, as geometry.h is.
 
 namespace kvsim {
 namespace device {
 
-/// Tokens of a feature that a warp reads at once: a line of 128 bytes. With half of it the L2 is
-/// busy before the memory is.
-inline constexpr int kFeatureTokens = 64;
+/// Tokens of a feature that a warp reads at once: a block of the copy.
+inline constexpr int kFeatureTokens = kFeatureBlock;
 
 }  // namespace device
 
