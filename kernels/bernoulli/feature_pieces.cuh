@@ -51,18 +51,16 @@ class FeatureReader {
     const T* source = static_cast<const T*>(keys_.data) + team.sequence * keys_.sequence_stride +
                       team.kv_head * keys_.head_stride + std::int64_t{token} * head_dim_ +
                       lane_ % kLanes * kChunkTokens;
-    const bool whole = tokens >= kFeatureTokens && first + features <= table_.count;
     const bool inside = lane_ % kLanes * kChunkTokens < tokens;
 #pragma unroll 2
     for (int i = lane_ / kLanes; i < features; i += kWarp / kLanes) {
       const int feature = table_.features[first + i];
       const std::uint32_t target = slot + offset(i, lane_ % kLanes);
       const T* row = source + feature * kFeatureBlock;
-      if (whole) {
+      if (tokens >= kFeatureTokens) {
         copy_async16(target, row, policy_);
       } else {
-        const bool valid = inside && feature >= 0;
-        copy_async16_or_zero(target, valid ? row : static_cast<const T*>(keys_.data), valid);
+        copy_async16_or_zero(target, inside ? row : static_cast<const T*>(keys_.data), inside);
       }
     }
   }

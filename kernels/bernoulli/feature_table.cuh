@@ -23,7 +23,7 @@ struct FeatureTable {
   float norms[8 * kHeads8];    // largest magnitude of a head, or of the group
   float scales[8 * kHeads8];   // of a head's sums: norm / B times the step's scale
   std::uint32_t used[D / 32];  // bit f % 32 of word f / 32: feature f is read
-  std::int16_t features[D];    // ascending; then -1 until a chunk is full
+  std::int16_t features[D];    // ascending; until a chunk is full the last one again, unweighed
   uint2 weights[2][kChunks][kHeads8][kWarp];
 
   __device__ int chunks() const { return (count + kChunkFeatures - 1) / kChunkFeatures; }
@@ -50,14 +50,7 @@ class FeatureDrawing {
 
   // By `drawers` threads of the CTA, whole warps, of which this is number `thread`.
 
-  /// Asks for the team's queries, so that they come before what is asked for later.
-  __device__ void prefetch(const TeamSplit::Team& team, int thread) const {
-    constexpr int kLine = 128;
-    const auto* queries =
-        static_cast<const char*>(step_.q) + 2 * first_head(step_, group_, team) * step_.head_dim;
-    if (thread * kLine < 2 * group_ * step_.head_dim) prefetch_to_l2(queries + thread * kLine);
-  }
-  /// Reads them; nobody may need the table before any more.
+  /// Reads the team's queries; nobody may need the table before any more.
   __device__ void load(const TeamSplit::Team& team, int thread, int drawers) const {
     load_heads(team, thread, drawers);
     sync(drawers);
@@ -107,10 +100,10 @@ class FeatureDrawing {
   __device__ float add_magnitudes(const T* queries, int lane) const {
     float norm = 0;
 #pragma unroll 1
-    for (int feature = lane; feature < step_.head_dim; feature += kWarp) {
-      float sum = 0;
+    for (int feature = lane; feature < D; feature += kWarp) {
+      float sum = 0;  // behind the head's size, too
 #pragma unroll 1
-      for (int head = 0; head < group_; ++head) {
+      for (int head = 0; head < group_ && feature < step_.head_dim; ++head) {
         sum += fabsf(wide(queries[head * step_.head_dim + feature]));
       }
       magnitudes_[feature] = sum;
@@ -119,31 +112,73 @@ class FeatureDrawing {
     return norm;
   }
 
-  /// A thread a head and feature: queries become weights.
+  /// A head and feature, of which a thread has some at once: they wait together.
+  struct Item {
+    int head;
+    int feature;
+    float q;
+    float m;  // q, or the group's magnitude
+    float norm;
+    RandomStream random;
+    std::uint32_t count;
+
+    __device__ bool exists(int group) const { return head < group; }
+  };
+
+  /// Queries become weights.
   __device__ void draw_features(const TeamSplit::Team& team, int thread, int drawers) const {
-    RandomStream random = step_.random;
-    random.sequence += static_cast<std::uint32_t>(team.sequence);
-    random.purpose = Purpose::kQueryDraw;
+    constexpr int kAtOnce = 2;
 #pragma unroll 1
-    for (int i = thread; i < group_ * D; i += drawers) {
-      const int head = i / D;
-      const int feature = i % D;
-      const float q = queries_[i];
-      const float m = query_.group_mean ? magnitudes_[feature] : q;
-      random.head = step_.random.head + static_cast<std::uint32_t>(team.kv_head * group_) +
-                    (query_.group_mean ? 0 : static_cast<std::uint32_t>(head));
-      std::uint32_t count = 0;
-      if (feature < step_.head_dim) {
-        count = feature_count(m, table_.norms[head], query_, random,
-                              static_cast<std::uint32_t>(feature));
-        if (step_.feature_counts != nullptr) {
-          const std::int64_t row = first_head(step_, group_, team) + head;
-          step_.feature_counts[row * step_.head_dim + feature] = count;
+    for (int first = thread; first < group_ * D; first += kAtOnce * drawers) {
+      Item items[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) items[j] = item(team, first + j * drawers);
+      if (query_.stratified) {
+#pragma unroll
+        for (Item& i : items) {
+          i.count = stratified_count(i.m, i.norm, query_.draws, i.random,
+                                     static_cast<std::uint32_t>(i.feature));
+        }
+      } else {
+#pragma unroll
+        for (Item& i : items) {
+          i.count =
+              iid_count(i.m, i.norm, query_.draws, i.random, static_cast<std::uint32_t>(i.feature));
         }
       }
-      const std::uint32_t read = __ballot_sync(0xffffffffu, count > 0);
-      if (thread % kWarp == 0) atomicOr(table_.used + feature / kWarp, read);
-      queries_[i] = query_.group_mean ? mean_query_weight(count, q, m) : ternary_weight(count, q);
+#pragma unroll
+      for (const Item& i : items) {
+        if (i.exists(group_)) note(team, i);
+      }
+    }
+  }
+
+  /// Number `index`; behind the last head: the last.
+  __device__ Item item(const TeamSplit::Team& team, int index) const {
+    Item result;
+    result.head = index / D;
+    result.feature = index % D;
+    const int head = min(result.head, group_ - 1);
+    result.q = queries_[head * D + result.feature];
+    result.m = query_.group_mean ? magnitudes_[result.feature] : result.q;
+    result.norm = table_.norms[head];
+    result.random = step_.random;
+    result.random.sequence += static_cast<std::uint32_t>(team.sequence);
+    result.random.head +=
+        static_cast<std::uint32_t>(team.kv_head * group_ + (query_.group_mean ? 0 : head));
+    result.random.purpose = Purpose::kQueryDraw;
+    return result;
+  }
+
+  /// By whole warps, which have 32 neighbouring features.
+  __device__ void note(const TeamSplit::Team& team, const Item& i) const {
+    const std::uint32_t read = __ballot_sync(0xffffffffu, i.count > 0);
+    if (i.feature % kWarp == 0) atomicOr(table_.used + i.feature / kWarp, read);
+    queries_[i.head * D + i.feature] =
+        query_.group_mean ? mean_query_weight(i.count, i.q, i.m) : ternary_weight(i.count, i.q);
+    if (step_.feature_counts != nullptr && i.feature < step_.head_dim) {
+      const std::int64_t row = first_head(step_, group_, team) + i.head;
+      step_.feature_counts[row * step_.head_dim + i.feature] = i.count;
     }
   }
 
@@ -171,9 +206,18 @@ class FeatureDrawing {
     for (int i = thread; i < group_ * Table::kChunkFeatures; i += drawers) {
       const int place = count + i % Table::kChunkFeatures;
       if (place >= end) continue;
-      table_.features[place] = -1;
+      table_.features[place] = last_feature();
       write_weight(i / Table::kChunkFeatures, place, 0);
     }
+  }
+
+  __device__ std::int16_t last_feature() const {
+    int last = 0;
+#pragma unroll
+    for (int w = 0; w < D / kWarp; ++w) {
+      if (table_.used[w] != 0) last = w * kWarp + 31 - __clz(static_cast<int>(table_.used[w]));
+    }
+    return static_cast<std::int16_t>(last);
   }
 
   /// Heads behind the group's last are left as they are: nobody looks at their sums.

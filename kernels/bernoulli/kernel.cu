@@ -105,9 +105,8 @@ class BernoulliCta {
   /// This warp's units of the team, from `begin` to before `end`.
   __device__ void attend_team(int begin, int end) {
     const int thread = static_cast<int>(threadIdx.x);
-    drawing_.prefetch(team_, thread);
-    if (begin < end) prefetch_values(begin);
     drawing_.load(team_, thread, Shape::kThreads);
+    if (begin < end) prefetch_values(begin);  // now: queries would wait behind them
     drawing_.draw(team_, thread, Shape::kThreads);
     __syncthreads();
     pieces_ = keys_.pieces();
@@ -129,18 +128,14 @@ class BernoulliCta {
     for (int unit = begin; unit < end; unit += step()) attend(tokens_from(unit));
   }
 
-  /// The memory need not wait for what is drawn: a warp's first V rows come to the L2 meanwhile.
+  /// The memory need not wait for what is drawn: a warp's first V rows come to the L2 meanwhile,
+  /// where one instruction asks for them all.
   __device__ void prefetch_values(int unit) const {
-    constexpr int kLine = 128;
-    const int tokens = tokens_from(unit);
-    const int lines = (2 * a_.step.head_dim + kLine - 1) / kLine;
-#pragma unroll 1
-    for (int row = lane_; row < min(tokens, kFeatureTokens); row += kWarp) {
-      const auto* values = reinterpret_cast<const char*>(
-          row_pointer<T>(a_.step.v, team_.sequence, team_.kv_head, first_token(unit) + row));
-#pragma unroll 1
-      for (int line = 0; line < lines; ++line) prefetch_to_l2(values + line * kLine);
-    }
+    const KvTensor& v = a_.step.v;
+    if (lane_ != 0 || v.pages != nullptr || v.token_stride != a_.step.head_dim) return;
+    const int rows = min(tokens_from(unit), kFeatureTokens);
+    prefetch_to_l2(row_pointer<T>(v, team_.sequence, team_.kv_head, first_token(unit)),
+                   2 * rows * a_.step.head_dim);
   }
 
   __device__ int first_token(int unit) const { return (unit - team_.begin) * kFeatureTokens; }

@@ -71,20 +71,33 @@ struct DrawRatio {
   }
 };
 
-/// c_i, how many of the B draws of feature `feature` hit, `norm` being the largest magnitude. Draw
-/// n takes word feature * B + n of the stream. Stratified, only the stratum that p_i ends in is
-/// open: all below it hit, all above miss, so c_i is B p_i rounded down or up.
-KVSIM_HD inline std::uint32_t feature_count(float x, float norm, const QueryDraws& query,
-                                            const RandomStream& random, std::uint32_t feature) {
-  const DrawRatio ratio = DrawRatio::of(x, norm, query.stratified ? query.draws : 1);
-  const std::uint32_t sure = query.stratified ? ratio.whole() : 0;  // hit whatever is drawn
-  const std::uint32_t end = query.stratified ? sure + 1 : query.draws;
-  std::uint32_t count = sure;
-  for (std::uint32_t n = sure; n < end && n < query.draws; ++n) {
-    const std::uint32_t threshold = random.threshold24(feature * query.draws + n);
-    count += ratio.reaches((sure << kDrawBits) + threshold + 1) ? 1 : 0;
+// c_i, how many of the B draws of feature `feature` hit, `norm` being the largest magnitude. Draw n
+// takes word feature * B + n of the stream.
+
+/// Stratified: only the stratum that p_i ends in is open. All below it hit, all above miss, so c_i
+/// is B p_i rounded down or up. Where p_i is 1 none is open, and the word cannot hit.
+KVSIM_HD inline std::uint32_t stratified_count(float x, float norm, std::uint32_t draws,
+                                               const RandomStream& random, std::uint32_t feature) {
+  const DrawRatio ratio = DrawRatio::of(x, norm, draws);
+  const std::uint32_t whole = ratio.whole();
+  const std::uint32_t threshold = random.threshold24(feature * draws + whole);
+  return whole + (ratio.reaches((whole << kDrawBits) + threshold + 1) ? 1 : 0);
+}
+
+KVSIM_HD inline std::uint32_t iid_count(float x, float norm, std::uint32_t draws,
+                                        const RandomStream& random, std::uint32_t feature) {
+  const DrawRatio ratio = DrawRatio::of(x, norm, 1);
+  std::uint32_t count = 0;
+  for (std::uint32_t n = 0; n < draws; ++n) {
+    count += ratio.reaches(random.threshold24(feature * draws + n) + 1) ? 1 : 0;
   }
   return count;
+}
+
+KVSIM_HD inline std::uint32_t feature_count(float x, float norm, const QueryDraws& query,
+                                            const RandomStream& random, std::uint32_t feature) {
+  return query.stratified ? stratified_count(x, norm, query.draws, random, feature)
+                          : iid_count(x, norm, query.draws, random, feature);
 }
 
 /// What a feature's key element is multiplied by: c_i sign(q_i) (SANTA §5), a whole number.

@@ -34,8 +34,11 @@ __device__ inline std::uint64_t evict_first_policy() {
   return policy;
 }
 
-__device__ inline void prefetch_to_l2(const void* global) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+/// Asks for `bytes`, a multiple of 16 on such a boundary, where the hardware can at once.
+__device__ inline void prefetch_to_l2(const void* global, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
+#endif
 }
 
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;"); }
