@@ -107,7 +107,7 @@ Work FlashCost::published(const Shape& shape, const Statistics& s,
   count_tile_sums(fused, shape, s);
 
   Stage& finalize = work.add_stage("finalize", Boundary::kKernelLaunch);
-  pace.flash_finalize(finalize);
+  pace.flash_finalize(finalize, s);
   finalize.read(Tensor::kPartial, partial_bytes, s.head_tiles, s.head_tiles);
   finalize.read(Tensor::kMetadata, kStateBytes, s.head_tiles, s.head_tiles);
   finalize.write(Tensor::kOutput, shape.output_bytes(), 1);

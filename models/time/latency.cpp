@@ -121,13 +121,15 @@ LevelTime compute_time(const Stage& stage, const Machine& machine) {
   return {kNothing, longest * (stage.imbalance * idle_factor(stage.launch, machine))};
 }
 
-/// One warp's loads, round after round: the first arrives when the level's first byte does. So few
+/// One warp's loads, round after round: the first arrives when the stage's first byte does. So few
 /// bytes under way limit the bandwidth to bytes / latency, whatever the memory could deliver.
-LevelTime load_time(const Stage& stage, const Machine& machine) {
+LevelTime load_time(const Stage& stage, const StageTraffic& traffic, const Machine& machine) {
   const Estimate& round = machine.load_round_us;
   if (stage.load_rounds <= 0 || round.value <= 0) return {};
   const bool starts = stage.before == Boundary::kKernelLaunch;
-  const Estimate first = starts ? larger(machine.memory.stream.ramp_us, round) : round;
+  const Estimate& ramp =
+      traffic.dram_read_bytes > 0 ? machine.memory.stream.ramp_us : machine.cache.ramp_us;
+  const Estimate first = starts ? larger(ramp, round) : round;
   return {first, round * std::max(0.0, stage.load_rounds - 1) +
                      machine.cycle_us * (stage.load_rounds * stage.round_cycles)};
 }
@@ -142,8 +144,7 @@ void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machin
     visit("round_trips", Limit::kLatency, machine.round_trip_us * stage.dependent_trips);
   }
   if (stage.cache_trips > 0) {
-    visit("cache_trips", Limit::kLatency,
-          smaller(machine.cache.ramp_us, machine.round_trip_us) * stage.cache_trips);
+    visit("cache_trips", Limit::kLatency, machine.cache_trip_us * stage.cache_trips);
   }
   if (stage.chain_cycles > 0) {
     visit("instructions", Limit::kLatency, machine.cycle_us * stage.chain_cycles);
@@ -155,7 +156,7 @@ void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machin
   const std::array<Level, 4> levels{{{Limit::kDram, dram_time(stage, traffic, machine)},
                                      {Limit::kCache, cache_time(stage, traffic, machine)},
                                      {Limit::kCompute, compute_time(stage, machine)},
-                                     {Limit::kLatency, load_time(stage, machine)}}};
+                                     {Limit::kLatency, load_time(stage, traffic, machine)}}};
   const Level* slowest = &levels[0];
   Estimate us = levels[0].time.total();
   for (const Level& level : levels) {

@@ -205,6 +205,7 @@ Machine simple_machine() {
   machine.boundary_us = {exactly(1), exactly(0.5), exactly(0.3), exactly(0.2)};
   machine.round_trip_us = exactly(0.75);
   machine.load_round_us = exactly(1);
+  machine.cache_trip_us = exactly(0.25);
   machine.cycle_us = exactly(0.001);
   return machine;
 }
