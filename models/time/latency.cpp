@@ -134,6 +134,24 @@ LevelTime load_time(const Stage& stage, const StageTraffic& traffic, const Machi
                      machine.cycle_us * (stage.load_rounds * stage.round_cycles)};
 }
 
+/// What followers need after the stage's last byte: the last block, and those that they are behind
+/// by then because a block took them longer than it took to come.
+Estimate follow_time(const Followers& f, const Estimate& stream_us, const Machine& machine) {
+  if (f.blocks <= 0) return kNothing;
+  const Estimate& rate = machine.memory.stream.gb_per_s;
+  const auto block_us = [&](const Estimate& load_us) {
+    const Estimate first = max(machine.cycle_us * f.hidden_cycles, load_us);
+    return machine.cycle_us * (f.chain_cycles - f.hidden_cycles) + first +
+           load_us * std::max(0.0, f.load_rounds - 1);
+  };
+  const Estimate& load_us = machine.load_round_us;
+  const Estimate arrival = machine.memory.stream.ramp_us + transfer_us(f.first_bytes, rate);
+  const Estimate beside = block_us(max(load_us, transfer_us(f.bytes_under_way, rate)));
+  const double streaming_us = std::max(0.0, stream_us.value - arrival.value);
+  const double done = beside.value > 0 ? streaming_us / beside.value : f.blocks;
+  return block_us(load_us) * std::max(std::min(1.0, f.blocks), f.blocks - done);
+}
+
 /// Calls visit(suffix, limit, us) for every term of a stage.
 template <typename Visitor>
 void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machine& machine,
@@ -166,6 +184,7 @@ void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machin
   }
   const LevelTime& time = slowest->time;
   visit("", time.ramp_us.value > time.busy_us.value ? Limit::kLatency : slowest->limit, us);
+  visit("followers", Limit::kLatency, follow_time(stage.followers, us, machine));
 }
 
 }  // namespace
