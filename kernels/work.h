@@ -67,6 +67,18 @@ struct LaunchShape {
   double ctas_per_wave = 0;
 };
 
+/// Warps that take up blocks of a stage's bytes as they come, and load rows for each. A block's
+/// last rows are under way while the next one's first instructions run (`hidden_cycles` of
+/// `chain_cycles`). As long as the stage streams, rows queue behind all bytes under way.
+struct Followers {
+  double blocks = 0;  // that one warp takes, one after the other; 0: the stage has no such warps
+  double chain_cycles = 0;   // of one block
+  double hidden_cycles = 0;  // of these
+  double load_rounds = 0;    // of one block
+  double first_bytes = 0;    // of all CTAs, until their first blocks are there
+  double bytes_under_way = 0;
+};
+
 /// What lies between two launches or barriers. `imbalance` is the longest CTA's share of bytes over
 /// the mean; `dependent_trips` counts memory round trips that wait for each other (an index before
 /// its row), `cache_trips` those that the cache serves (a step of a search). `load_rounds` are the
@@ -85,6 +97,7 @@ struct Stage {
   double load_rounds = 0;
   double round_cycles = 0;
   double chain_cycles = 0;
+  Followers followers;
   bool heads_gather = false;  // every head sums V rows of its own: no matrix product
   FixedVector<Access, 10> accesses;
   FixedVector<OpCount, 16> ops;

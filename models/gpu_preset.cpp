@@ -94,9 +94,17 @@ class GpuBuilder {
           file_.number(fmt::format("boundary.{}", kBoundaryNames[i]), "us", 0, kMostUs);
     }
     machine_.round_trip_us = file_.number("boundary.round_trip", "us", 0, kMostUs);
-    machine_.load_round_us = machine_.round_trip_us;
+    const Estimate& ramp = machine_.cache.ramp_us;
+    const Estimate& trip = machine_.round_trip_us;
+    machine_.load_round_us = measured("boundary.load_round", trip);
+    machine_.cache_trip_us = measured("cache.trip", ramp.value <= trip.value ? ramp : trip);
     // Chains were counted on an H200 at one shape; a quarter more or less elsewhere is assumed.
     machine_.cycle_us = Estimate{1, 0.75, 1.25, Source::kDerived} / clock_mhz_;
+  }
+
+  /// A latency that only some GPUs were measured for.
+  Estimate measured(std::string_view key, const Estimate& otherwise) {
+    return file_.has(key) ? file_.number(key, "us", 0, kMostUs) : otherwise;
   }
 
   /// Only where GPUs are joined by more than their host's bus.

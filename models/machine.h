@@ -79,6 +79,7 @@ struct Machine {
   std::array<Estimate, kBoundaries> boundary_us;
   Estimate round_trip_us;  // one dependent memory access
   Estimate load_round_us;  // one of Stage::load_rounds; 0 where rows are fetched ahead
+  Estimate cache_trip_us;  // one of Stage::cache_trips
   Estimate cycle_us;       // one of Stage::chain_cycles; 0 where hardware selects
   std::array<std::array<OpCost, kPhases>, kOps> ops;  // ops[op][phase]
   /// Of the value phase where every head sums rows of its own (Stage::heads_gather).

@@ -135,6 +135,8 @@ Json stage_json(const Stage& stage) {
           {"load_rounds", finite(stage.load_rounds)},
           {"round_cycles", finite(stage.round_cycles)},
           {"chain_cycles", finite(stage.chain_cycles)},
+          {"follower_blocks", finite(stage.followers.blocks)},
+          {"follower_cycles", finite(stage.followers.chain_cycles)},
           {"accesses", std::move(accesses)},
           {"ops", std::move(ops)}};
 }

@@ -25,11 +25,12 @@ StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool
   const bool large = limits.shared_bytes_per_sm >= kLargeSharedBytes;
   StreamPlan plan;
   plan.warps = device::stream_warps(large);
+  plan.ring_bytes = device::stream_ring_bytes(head_class(shape.head_dim), large);
   plan.split = plan_splits(shape, limits, kBlockSplitUnit, fused);
   const double most = std::round(plan.split.most_units());
-  const std::int64_t resident = resident_blocks(
-      static_cast<std::int64_t>(most), shape.group(),
-      device::stream_ring_bytes(head_class(shape.head_dim), large), limits.shared_bytes_per_sm);
+  const std::int64_t resident =
+      resident_blocks(static_cast<std::int64_t>(most), shape.group(),
+                      static_cast<int>(plan.ring_bytes), limits.shared_bytes_per_sm);
   plan.resident_blocks = fused ? static_cast<double>(std::max<std::int64_t>(resident, 0)) : 0;
   plan.spilled_blocks = plan.split.units_beyond(plan.resident_blocks);
   return plan;

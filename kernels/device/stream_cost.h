@@ -11,6 +11,7 @@ struct StreamPlan {
   double resident_blocks = 0;  // of a CTA
   double spilled_blocks = 0;   // over all CTAs: what becomes of their scores waits in global memory
   int warps = 8;               // of a CTA, that gather rows
+  double ring_bytes = 0;       // of a CTA, under way while it streams
 
   /// Spilled blocks of the CTA that has most.
   double most_spilled() const;

@@ -13,6 +13,14 @@ inline constexpr double kDealOut = 550;  // of chunks, once
 inline constexpr double kChunk = 1650;   // a row for each lane, queued
 inline constexpr double kSums = 600;     // of a CTA's warps
 
+// Of a finishing warp of santa-flash, for a block of one head: the stall counts of its machine code
+// (nvcc 13.0, sm_90, bf16 heads of 128), with a shuffle at 25 cycles, a shared load at 29, a
+// conversion at 19, a branch that is taken at 5 (instruction_cycles.csv); loads from memory apart.
+inline constexpr double kBlockPrefixes = 1400;  // until the rows of the block before are added
+inline constexpr double kBlockWeight = 150;
+inline constexpr double kBlockDraws = 925;  // a row for each lane, queued
+inline constexpr double kBlockRow = 89;     // loaded and added
+
 // These two split one reading of santa-prop, whose ranks have become shorter since; they were
 // chosen with its times in view.
 inline constexpr double kWhole = 600;   // budgets of up to 128 tiles

@@ -19,11 +19,11 @@ struct FlashArguments : StreamArguments {
   bool shared_offsets = false;  // a group's heads draw the same random words
 };
 
-/// As many finishing warps as streaming ones: each has one head, or two of groups above 8.
+/// As many finishing warps as streaming ones.
 template <int D, int kHeads8, bool kLarge>
 struct FlashShape : StreamShape<D, kHeads8, kLarge> {
   using Base = StreamShape<D, kHeads8, kLarge>;
-  static constexpr int kFinishWarps = 8;
+  static constexpr int kFinishWarps = device::kFinishWarps;
   static constexpr int kFinishers = kFinishWarps * kWarp;
   static constexpr int kThreads = Base::kWorkers + kFinishers;
   static constexpr int kHeadsPerWarp = kHeads8;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/device/blocks.h"
 #include "kernels/device/stream_cost.h"
 #include "kernels/santa/budgets.h"
 #include "kernels/santa/cycles.h"
 #include "kernels/santa/released_cost.h"
 #include "kernels/santa/rule.h"
+#include "kernels/santa/sizes.h"
 #include "kernels/split_plan.h"
 
 namespace kvsim {
@@ -65,8 +67,36 @@ void count_weighing(Stage& stage, const Shape& shape, const Statistics& s) {
               s.head_tiles * (2 + shape.v_head_dim) + heads * (1 + shape.v_head_dim));
 }
 
-/// V rows are gathered in the shadow of the stream of keys, but for those of the last block: after
-/// its scores a warp finds its rows, waits for them and adds them up.
+/// A finishing warp takes a head's blocks, or, in large groups, two heads of each.
+Followers finishing_warps(const Shape& shape, const Statistics& s, const StreamPlan& plan) {
+  constexpr double kLanes = 32;
+  constexpr double kElementBytes = 2;  // of a ring, and of the rows beside it
+  const int dim = head_class(static_cast<int>(shape.head_dim));
+  const double group = shape.group();
+  double sharers = 1;  // warps of a head
+  while (2 * sharers * group <= device::kFinishWarps) sharers *= 2;
+  const double heads = std::ceil(group / device::kFinishWarps);  // of a warp
+  const double pairs = plan.split.units * group;                 // (block, head)
+  const double drawn = s.draws / pairs;
+  const double rows = std::min(drawn, s.v_requests / pairs);
+  const double at_once = device::sampled_rows_at_once(dim, static_cast<int>(group));
+  Followers f;
+  f.blocks = std::ceil(plan.split.most_units() / sharers) * heads;
+  f.hidden_cycles = santa_cycles::kBlockPrefixes;
+  f.chain_cycles = f.hidden_cycles + santa_cycles::kBlockWeight +
+                   std::ceil(drawn / kLanes) * santa_cycles::kBlockDraws +
+                   rows * santa_cycles::kBlockRow * dim / 128;
+  f.load_rounds = std::ceil(rows / at_once);
+  const double row_bytes = kElementBytes * dim;
+  f.first_bytes = plan.split.launch.ctas * device::kBlockTokens * row_bytes;
+  f.bytes_under_way =
+      plan.split.launch.ctas *
+      (plan.ring_bytes + device::kFinishWarps * std::min(rows, at_once) * row_bytes);
+  return f;
+}
+
+/// V rows are gathered in the shadow of the stream of keys, but for those of blocks that the
+/// finishing warps are behind, at least the last: its rows are waited for, too.
 Work FlashCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
   const StreamPlan plan = plan_stream_cost(shape, limits);
   Work work;
@@ -75,7 +105,8 @@ Work FlashCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   stream.imbalance = plan.split.imbalance;
   stream.heads_gather = true;
   stream.dependent_trips = 1;
-  stream.chain_cycles = santa_cycles::kChunk + santa_cycles::kSums;
+  stream.chain_cycles = santa_cycles::kSums;
+  stream.followers = finishing_warps(shape, s, plan);
   read_query(stream, shape);
   model_.scoring.read_keys(stream, shape, s);
   stream.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
@@ -107,7 +138,7 @@ Work FlashCost::published(const Shape& shape, const Statistics& s,
   count_tile_sums(fused, shape, s);
 
   Stage& finalize = work.add_stage("finalize", Boundary::kKernelLaunch);
-  pace.flash_finalize(finalize);
+  pace.flash_finalize(finalize, s);
   finalize.read(Tensor::kPartial, partial_bytes, s.head_tiles, s.head_tiles);
   finalize.read(Tensor::kMetadata, kStateBytes, s.head_tiles, s.head_tiles);
   finalize.write(Tensor::kOutput, shape.output_bytes(), 1);

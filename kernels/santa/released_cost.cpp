@@ -6,50 +6,64 @@
 namespace kvsim {
 namespace {
 
-/// Cycles until the next instruction of a chain can go on, measured on an H200
-/// (experiments/measured/h200/instruction_cycles.csv; a barrier of 256 threads); an instruction as
-/// chains of kvsim's kernels take there (docs/design.md).
-constexpr double kInstruction = 5.5;
-constexpr double kSharedAccess = 29;
-constexpr double kShuffle = 25;
-constexpr double kBarrier = 28;
+// Cycles of one warp, from the machine code that nvcc 13.0 makes of the source for sm_90: the stall
+// counts of its instructions; for those of no fixed length, a taken branch (5), a reconvergence
+// (8) and lanes that part (18), what an H200 was measured to take
+// (experiments/measured/h200/instruction_cycles.csv). Loads from memory are counted apart.
+constexpr double kPass1Row = 348;        // a key: address, 4 dot products, sums over lanes, score
+constexpr double kFlashRow = 358;        // the same
+constexpr double kTileSums = 650;        // maximum and sum of a tile, without its exponentials
+constexpr double kPass1Exp = 78;         // an exponential of a thread, unrolled by four
+constexpr double kFlashExp = 152;        // not unrolled
+constexpr double kCountChunk = 354;      // 32 scores to counts: prefix sum, carry, 3 roundings
+constexpr double kPass2ListChunk = 480;  // 32 counts to a list of rows
+constexpr double kFlashListChunk = 305;
+constexpr double kPass2Begin = 509;   // division by the group, accumulators cleared
+constexpr double kPass2Listed = 119;  // a row of the list, whether the head drew it or not
+constexpr double kPass2Drawn = 94;    // one that it drew
+constexpr double kFlashDraw = 356;    // division, splitmix64
+constexpr double kFlashListed = 55;   // looked up four at a time
+constexpr double kFlashDrawn = 68;    // but each waits for its loads in a branch of its own
+constexpr double kFinalize = 2305;    // two trees over 256 threads and what is between
+constexpr double kFinalizeTile = 15;
+constexpr double kFinalizeAtOnce = 3.4;  // tiles under way: 16 loads in 4.7 trips
+constexpr double kBudgets = 2831;        // of a thread's first tile, of which divisions 315
+constexpr double kBudgetsTile = 799;     // of each further one
+constexpr double kSortPass = 214;        // a compare-exchange and its barrier
+constexpr double kSortPair = 132;        // a further pair of the same thread
+constexpr double kSortLength = 53;       // once for each length of sorted runs
+constexpr double kPart = 18;             // lanes of a warp that part and meet again
+
 /// A float atomic on shared memory is a loop of load, add and compare-and-swap; of threads that add
 /// to one word at once, one succeeds in each turn.
 constexpr double kFloatAtomic = 82.5;
-/// Between shuffles of one SM quarter: 32 lanes per cycle and SM.
-constexpr double kShuffleSpacing = 4;
+/// Floats that all CTAs together add to memory in a cycle, and cycles from CTA to CTA of a launch
+/// (experiments/measured/h200/launch_us.csv, at 1980 MHz).
+constexpr double kAddsPerCycle = 185;
+constexpr double kCtaLaunch = 1.18;
+
+/// What a stage wrote is still in the cache while less of others' bytes than this share of it have
+/// been read since: 40 of an H200's 50 MiB (load_cycles.csv).
+constexpr double kKept = 0.8;
 
 constexpr double kLanes = 32;
-/// Loads that a loop of unknown length has under way, as nvcc unrolls it; one with shuffles, which
-/// it must not repeat under a condition, has one.
-constexpr double kUnrolled = 4;
-/// CTAs of an SM that the kernels of rows keep registers free for.
-constexpr double kLaunchBound = 4;
-constexpr double kScanSteps = 5;  // log2 of the lanes
+constexpr double kUnrolled = 4;  // a strided loop's loads, if so many are left
+/// Registers of a thread. 48 leave an SM room for 5 CTAs of the kernels of rows, one more than
+/// their launch bounds ask for.
+constexpr double kRowRegisters = 48;
+constexpr double kOtherRegisters = 32;
+constexpr double kRegistersPerSm = 65536;
 
-// Instructions of a chain, counted in the source.
-constexpr double kExp = 6;        // subtract, scale, exponential, as __expf compiles
-constexpr double kDivide = 12;    // float32, rounded
-constexpr double kSplitmix = 44;  // 64-bit products and shifts, then double to float
-constexpr double kCompareExchange = 8;
+double barrier(double threads) { return 12 + threads / 16; }
 
-constexpr double instructions(double n) { return n * kInstruction; }
-
-/// Sum or maximum over a warp of `values` values side by side.
-constexpr double reduction(double values) {
-  return kScanSteps * (kShuffle + (values - 1) * kShuffleSpacing + kInstruction);
+/// Until all CTAs of the first wave have begun.
+double begin_wave(const LaunchShape& launch) {
+  return kCtaLaunch * std::min(launch.ctas, launch.ctas_per_wave);
 }
-/// Exclusive prefix sum over a warp: shuffle, add, select.
-constexpr double scan() { return kScanSteps * (kShuffle + instructions(2)); }
-/// What a chunk adds to the next: two shuffles and an add.
-constexpr double carry() { return 2 * kShuffle + kInstruction; }
 
 double waves(const LaunchShape& launch) { return std::ceil(launch.ctas / launch.ctas_per_wave); }
 
 double log2_up(double n) { return std::ceil(std::log2(std::max(n, 1.0))); }
-
-/// Convert, 4 dependent multiply-adds, sum over lanes, loop.
-double score_row(double group) { return instructions(2 + 4) + reduction(group) + instructions(3); }
 
 /// Rows of a tile in which something is drawn.
 struct DrawnRows {
@@ -80,8 +94,9 @@ double ReleasedPace::tiles_of_groups() const {
   return tiles * shape_.kv_heads;
 }
 
-double ReleasedPace::resident(double threads_of_cta) const {
-  return std::max(1.0, std::floor(limits_.threads_per_sm / threads_of_cta));
+double ReleasedPace::resident(double threads, double registers) const {
+  const double most = std::min<double>(limits_.threads_per_sm, kRegistersPerSm / registers);
+  return std::max(1.0, std::floor(most / threads));
 }
 
 LaunchShape ReleasedPace::launch(double ctas, double ctas_of_sm) const {
@@ -93,104 +108,102 @@ double ReleasedPace::longest_tiles() const {
   return std::ceil(static_cast<double>(longest) / tile_);
 }
 
-double ReleasedPace::score_tile(double warps) const {
-  const double group = shape_.group();
-  const double each = std::ceil(tile_ * group / (warps * kLanes));  // exponentials of a thread
-  const double maximum = 2 * kBarrier + 3 * kSharedAccess + instructions(warps);
-  const double exponentials = each * (2 * kSharedAccess + instructions(kExp + 4));
-  const double sums = reduction(group) + kBarrier + 2 * kSharedAccess + instructions(warps);
-  return maximum + exponentials + sums;
+double ReleasedPace::key_bytes() const {
+  double tokens = 0;
+  for (const std::int64_t context : shape_.contexts) tokens += static_cast<double>(context);
+  return tokens * shape_.kv_heads * shape_.k_row_bytes();
 }
 
-double ReleasedPace::count_rows() const {
-  const double chunks = std::ceil(tile_ / kLanes);
-  const double counts = chunks * (scan() + carry() + instructions(10));
-  const double list = chunks * (scan() + carry() + kSharedAccess + instructions(8));
-  const double barriers = 4 * (kBarrier + kSharedAccess);
-  return counts + list + barriers;
+double ReleasedPace::evicted(double bytes) const {
+  return std::max(0.0, 1 - kKept * static_cast<double>(limits_.l2_bytes) / bytes);
+}
+
+double ReleasedPace::score_tile(double warps, double exponential) const {
+  const double each = std::ceil(tile_ * shape_.group() / (warps * kLanes));
+  return kTileSums + each * exponential;
 }
 
 void ReleasedPace::pass1(Stage& stage) const {
   constexpr double kWarps = 8;
+  // Load panel, barrier, 16 x 16 x 16 product, barrier; estimated, not from machine code.
+  constexpr double kPanel = 160;
   const bool rows = is_row_by_row(shape_, tile_);
-  const double resident_ctas =
-      rows ? std::min(kLaunchBound, resident(kWarps * kLanes)) : resident(2.0 * tile_);
-  stage.launch = launch(tiles_of_groups(), resident_ctas);
+  const double threads = rows ? kWarps * kLanes : 2.0 * tile_;
+  stage.launch =
+      launch(tiles_of_groups(), resident(threads, rows ? kRowRegisters : kOtherRegisters));
   const double count = waves(stage.launch);
-  // Load panel, barrier, 16 x 16 x 16 product, barrier.
-  const double panel = 2 * kBarrier + 2 * kSharedAccess + instructions(8);
   stage.load_rounds = count * (rows ? tile_ / kWarps : shape_.head_dim / 16.0);
-  stage.round_cycles = rows ? score_row(shape_.group()) : panel;
-  stage.chain_cycles = count * score_tile(kWarps);
+  stage.round_cycles = rows ? kPass1Row : kPanel;
+  stage.chain_cycles = begin_wave(stage.launch) + count * score_tile(kWarps, kPass1Exp);
 }
 
 void ReleasedPace::flash_tile(Stage& stage, const Statistics& s) const {
   const double warps = tile_ == 256 ? 8 : 4;
-  stage.launch = launch(tiles_of_groups(), std::min(kLaunchBound, resident(warps * kLanes)));
+  const double threads = warps * kLanes;
+  stage.launch = launch(tiles_of_groups(), resident(threads, kRowRegisters));
   const double count = waves(stage.launch);
   const DrawnRows drawn(s);
   const double keys = tile_ / warps;
-  const double gathers = std::ceil(drawn.own / kUnrolled);
-  stage.load_rounds = count * (keys + gathers);
-  const double accumulate = instructions(2 + kUnrolled);
-  stage.round_cycles = (keys * score_row(shape_.group()) + gathers * accumulate) / (keys + gathers);
-  const double look = drawn.listed / kUnrolled * (2 * kSharedAccess + instructions(3 * kUnrolled));
+  stage.load_rounds = count * (keys + drawn.own);
+  stage.round_cycles = (keys * kFlashRow + drawn.own * kFlashDrawn) / (keys + drawn.own);
   const double chunks = std::ceil(tile_ / kLanes);
-  const double draw = instructions(kSplitmix + kDivide) + chunks * kSharedAccess + count_rows();
-  stage.chain_cycles = count * (score_tile(warps) + draw + look);
+  const double draw = kFlashDraw + chunks * (kCountChunk + kFlashListChunk) + 2 * barrier(threads);
+  stage.chain_cycles = begin_wave(stage.launch) +
+                       count * (score_tile(warps, kFlashExp) + draw + drawn.listed * kFlashListed);
 }
 
-void ReleasedPace::flash_finalize(Stage& stage) const {
+void ReleasedPace::flash_finalize(Stage& stage, const Statistics& s) const {
   constexpr double kThreads = 256;
-  const double heads = shape_.batch() * shape_.q_heads;
   const double tiles = longest_tiles();
-  stage.launch = launch(heads, resident(kThreads));
+  stage.launch = launch(shape_.batch() * shape_.q_heads, resident(kThreads, kOtherRegisters));
   const double count = waves(stage.launch);
-  // Two levels between barriers, then one warp in shared memory; maximum and sum.
-  const double tree =
-      2 * (kBarrier + 2 * kSharedAccess) + 6 * (2 * kSharedAccess + kInstruction) + 2 * kBarrier;
   const double each = std::ceil(tiles / kThreads);
-  stage.chain_cycles = count * (2 * tree + each * instructions(kExp + 2) + instructions(kDivide));
+  stage.chain_cycles = count * (kFinalize + tiles * kFinalizeTile);
+  const double outputs = count * tiles / kFinalizeAtOnce;
+  stage.load_rounds = outputs * evicted(key_bytes() + s.v_rows * shape_.v_row_bytes());
   // Maxima come with the ramp; then maxima and sums, and the tiles' outputs.
-  stage.cache_trips = count * (2 * each + std::ceil(tiles / kUnrolled)) - 1;
+  stage.cache_trips = 2 * count * each + outputs - stage.load_rounds - 1;
 }
 
 void ReleasedPace::tile_budgets(Stage& stage) const {
   constexpr double kThreads = 128;
-  const double heads = shape_.batch() * shape_.q_heads;
   const double tiles = longest_tiles();
   const double each = std::ceil(tiles / kThreads);  // tiles of a thread
-  stage.launch = launch(heads, resident(kThreads));
+  stage.launch = launch(shape_.batch() * shape_.q_heads, resident(kThreads, kOtherRegisters));
   const double count = waves(stage.launch);
-  const double maximum = 2 * reduction(1) + 4 * kSharedAccess + 2 * kBarrier;
-  const double mass =
-      each * (2 * kSharedAccess + instructions(kExp + 2)) + kThreads * kFloatAtomic + 2 * kBarrier;
-  const double share = each * (kSharedAccess + instructions(kDivide + kSplitmix + 6)) +
-                       kSharedAccess + kLanes + 2 * kBarrier;  // integer atomics are native
-  const double passes = log2_up(tiles);
-  const double sort = passes * (passes + 1) / 2 * std::ceil(std::exp2(passes) / kThreads) *
-                          (kSharedAccess + instructions(kCompareExchange)) +
-                      passes * kBarrier;
-  const double finish = each * instructions(kDivide + kSplitmix) + kSharedAccess + kBarrier;
-  stage.chain_cycles = count * (maximum + mass + share + sort + finish);
+  const double lengths = log2_up(tiles);
+  const double passes = lengths * (lengths + 1) / 2;
+  const double distant = lengths > 5 ? (lengths - 5) * (lengths - 4) / 2 : 0;  // whole warps swap
+  const double pairs = std::ceil(std::exp2(lengths) / kThreads);
+  const double sort = passes * (kSortPass + (pairs - 1) * kSortPair) + (passes - distant) * kPart +
+                      lengths * kSortLength;
+  stage.chain_cycles =
+      count * (kBudgets + (each - 1) * kBudgetsTile + kThreads * kFloatAtomic + sort);
   // Maxima come with the ramp; then sums, budgets that get one more, sums and budgets again.
-  stage.cache_trips = count * each * 4 - 1;
+  const double in_turn = std::floor(each / kUnrolled) + std::fmod(each, kUnrolled);
+  stage.cache_trips = count * (2 * in_turn + 1 + each) - 1;
 }
 
 void ReleasedPace::pass2(Stage& stage, const Statistics& s) const {
   constexpr double kThreadsOfHead = 128;
-  stage.launch = launch(tiles_of_groups(), resident(kThreadsOfHead * shape_.group()));
+  const double threads = kThreadsOfHead * shape_.group();
+  stage.launch = launch(tiles_of_groups(), resident(threads, kOtherRegisters));
   const double count = waves(stage.launch);
   // Waves of CTAs that have samples; the others skip stash and rows. One CTA has, if any has.
   const double drawing = std::max(std::min(1.0, s.group_tiles),
                                   count * std::min(1.0, s.group_tiles / stage.launch.ctas));
   const DrawnRows drawn(s);
-  stage.load_rounds = drawing * drawn.own;
-  stage.round_cycles = 2 * kSharedAccess + instructions(3);  // accumulators in shared memory
-  const double look = drawn.listed * (2 * kSharedAccess + instructions(3));  // a loop in the loop
-  stage.chain_cycles = count * count_rows() + drawing * look;
   const double chunks = std::ceil(tile_ / kLanes);
-  stage.cache_trips = count + drawing * chunks - 1;  // offsets, of which the first are in the ramp
+  const double list = kPass2Begin + chunks * (kCountChunk + kPass2ListChunk) + 2 * barrier(threads);
+  const double adds = s.group_tiles * shape_.group() * shape_.v_head_dim;
+  const double scores = drawing * chunks;  // loads of the stash
+  const double from_memory = scores * evicted(key_bytes());
+  stage.load_rounds = drawing * drawn.own + from_memory;
+  stage.chain_cycles = begin_wave(stage.launch) + count * list +
+                       drawing * (drawn.listed * kPass2Listed + drawn.own * kPass2Drawn) +
+                       adds / std::max(drawing, 1.0) / kAddsPerCycle;  // the last wave's
+  // Offsets, of which the first are in the ramp.
+  stage.cache_trips = count - 1 + scores - from_memory;
 }
 
 }  // namespace kvsim

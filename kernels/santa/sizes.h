@@ -18,6 +18,9 @@ inline constexpr int kTilesAtOnce = 32 * kTilesPerLane;
 /// shares span two.
 inline constexpr int kPartsAtOnce = 2;
 
+/// Warps of santa-flash that finish blocks: each has one head, or two of groups above 8.
+inline constexpr int kFinishWarps = 8;
+
 /// V rows that a warp has under way: as many as registers hold.
 constexpr int sampled_rows_at_once(int dim, int group) {
   if (group > 8) return 4;

@@ -121,15 +121,35 @@ LevelTime compute_time(const Stage& stage, const Machine& machine) {
   return {kNothing, longest * (stage.imbalance * idle_factor(stage.launch, machine))};
 }
 
-/// One warp's loads, round after round: the first arrives when the level's first byte does. So few
+/// One warp's loads, round after round: the first arrives when the stage's first byte does. So few
 /// bytes under way limit the bandwidth to bytes / latency, whatever the memory could deliver.
-LevelTime load_time(const Stage& stage, const Machine& machine) {
+LevelTime load_time(const Stage& stage, const StageTraffic& traffic, const Machine& machine) {
   const Estimate& round = machine.load_round_us;
   if (stage.load_rounds <= 0 || round.value <= 0) return {};
   const bool starts = stage.before == Boundary::kKernelLaunch;
-  const Estimate first = starts ? larger(machine.memory.stream.ramp_us, round) : round;
+  const Estimate& ramp =
+      traffic.dram_read_bytes > 0 ? machine.memory.stream.ramp_us : machine.cache.ramp_us;
+  const Estimate first = starts ? larger(ramp, round) : round;
   return {first, round * std::max(0.0, stage.load_rounds - 1) +
                      machine.cycle_us * (stage.load_rounds * stage.round_cycles)};
+}
+
+/// What followers need after the stage's last byte: the last block, and those that they are behind
+/// by then because a block took them longer than it took to come.
+Estimate follow_time(const Followers& f, const Estimate& stream_us, const Machine& machine) {
+  if (f.blocks <= 0) return kNothing;
+  const Estimate& rate = machine.memory.stream.gb_per_s;
+  const auto block_us = [&](const Estimate& load_us) {
+    const Estimate first = max(machine.cycle_us * f.hidden_cycles, load_us);
+    return machine.cycle_us * (f.chain_cycles - f.hidden_cycles) + first +
+           load_us * std::max(0.0, f.load_rounds - 1);
+  };
+  const Estimate& load_us = machine.load_round_us;
+  const Estimate arrival = machine.memory.stream.ramp_us + transfer_us(f.first_bytes, rate);
+  const Estimate beside = block_us(max(load_us, transfer_us(f.bytes_under_way, rate)));
+  const double streaming_us = std::max(0.0, stream_us.value - arrival.value);
+  const double done = beside.value > 0 ? streaming_us / beside.value : f.blocks;
+  return block_us(load_us) * std::max(std::min(1.0, f.blocks), f.blocks - done);
 }
 
 /// Calls visit(suffix, limit, us) for every term of a stage.
@@ -142,8 +162,7 @@ void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machin
     visit("round_trips", Limit::kLatency, machine.round_trip_us * stage.dependent_trips);
   }
   if (stage.cache_trips > 0) {
-    visit("cache_trips", Limit::kLatency,
-          smaller(machine.cache.ramp_us, machine.round_trip_us) * stage.cache_trips);
+    visit("cache_trips", Limit::kLatency, machine.cache_trip_us * stage.cache_trips);
   }
   if (stage.chain_cycles > 0) {
     visit("instructions", Limit::kLatency, machine.cycle_us * stage.chain_cycles);
@@ -155,7 +174,7 @@ void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machin
   const std::array<Level, 4> levels{{{Limit::kDram, dram_time(stage, traffic, machine)},
                                      {Limit::kCache, cache_time(stage, traffic, machine)},
                                      {Limit::kCompute, compute_time(stage, machine)},
-                                     {Limit::kLatency, load_time(stage, machine)}}};
+                                     {Limit::kLatency, load_time(stage, traffic, machine)}}};
   const Level* slowest = &levels[0];
   Estimate us = levels[0].time.total();
   for (const Level& level : levels) {
@@ -165,6 +184,7 @@ void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machin
   }
   const LevelTime& time = slowest->time;
   visit("", time.ramp_us.value > time.busy_us.value ? Limit::kLatency : slowest->limit, us);
+  visit("followers", Limit::kLatency, follow_time(stage.followers, us, machine));
 }
 
 }  // namespace

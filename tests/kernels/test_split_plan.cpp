@@ -217,6 +217,20 @@ TEST_CASE("samplers: every CTA of a team reads all its records, then rows, then 
   CHECK(stage(batch, "gather_v").chain_cycles == 2 * 700 + 500 + 2 * 700 + 550 + 2 * 1650 + 600);
 }
 
+TEST_CASE("santa-flash: finishing warps take a head's blocks in turn, or two heads") {
+  const Work work = work_of("santa-flash", {32768});  // 4 heads: two warps each, 8 blocks a CTA
+  const Followers& f = stage(work, "stream_k_gather_v").followers;
+  CHECK(f.blocks == 4);
+  CHECK(f.hidden_cycles == 1400);
+  CHECK(f.chain_cycles == 1400 + 150 + 925 + 16 * 89);  // 2048 samples over 128 blocks
+  CHECK(f.load_rounds == 1);
+  CHECK(f.first_bytes == 128 * 256 * 256);
+  CHECK(f.bytes_under_way == 128 * (64 * 1024 + 8 * 16 * 256));
+  const Work shorter = work_of("santa-flash", {8192});  // 64 samples a block
+  CHECK(stage(shorter, "stream_k_gather_v").followers.load_rounds == 4);
+  CHECK(stage(work_of("santa-sys", {32768}), "stream_k").followers.blocks == 0);
+}
+
 TEST_CASE("samplers: ranks of remainders and samples in no order take longer chains") {
   const Work sys = work_of("santa-sys", {32768});
   const double common = stage(sys, "gather_v").chain_cycles;

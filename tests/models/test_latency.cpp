@@ -205,6 +205,7 @@ Machine simple_machine() {
   machine.boundary_us = {exactly(1), exactly(0.5), exactly(0.3), exactly(0.2)};
   machine.round_trip_us = exactly(0.75);
   machine.load_round_us = exactly(1);
+  machine.cache_trip_us = exactly(0.25);
   machine.cycle_us = exactly(0.001);
   return machine;
 }
@@ -242,6 +243,21 @@ TEST_CASE("streams, gathers, writes and cache hits by hand") {
   stage.chain_cycles = 4000;
   CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8 + 4));
   stage.chain_cycles = 0;
+  // A block takes 1.5 us, its rows' load 1 us of these; the first is there after 2 + 1 us.
+  stage.followers = {.blocks = 3,
+                     .chain_cycles = 1500,
+                     .hidden_cycles = 500,
+                     .load_rounds = 1,
+                     .first_bytes = 1000,
+                     .bytes_under_way = 1000};
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8 + 2));  // the last, 1 + 1 us
+  stage.followers.blocks = 5.5;  // 3.5 of them in the 7 us that still stream
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8 + 2 * 2));
+  stage.followers.bytes_under_way = 6000;  // 1 us, then 6 us behind them: only one
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8 + 4.5 * 2));
+  stage.followers.load_rounds = 2;  // 13 us beside the stream, 3 after
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8 + (5.5 - 7.0 / 13) * 3));
+  stage.followers = {};
   stage.boundaries = 3;
   CHECK(simple_time(stage, machine).value == Approx(3 + 2 + 8));
   stage.boundaries = 1;
