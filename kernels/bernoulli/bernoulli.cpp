@@ -21,6 +21,7 @@ class BernoulliCost : public Implementation {
     Stage& stream = work.add_stage("stream_kv", Boundary::kKernelLaunch);
     stream.launch = plan.launch;
     stream.imbalance = plan.imbalance;
+    scoring_.wait_for_draws(stream, shape, threads_of(shape, limits), plan.most_teams);
     scoring_.read_keys(stream, shape, s);
     stream.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
     read_query(stream, shape);
@@ -31,6 +32,12 @@ class BernoulliCost : public Implementation {
   }
 
  private:
+  /// Of a CTA.
+  static double threads_of(const Shape& shape, const DeviceLimits& limits) {
+    const bool large = limits.shared_bytes_per_sm >= kLargeSharedBytes;
+    return 32 * device::bernoulli_warps(shape.head_dim, large);
+  }
+
   KeyScoring scoring_;
 };
 

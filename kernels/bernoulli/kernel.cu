@@ -28,7 +28,7 @@ struct BernoulliArguments {
 /// As DenseShape: slots of 16 rows, or of as many bytes of features.
 template <int D, int kHeads8, bool kLarge>
 struct BernoulliShape {
-  static constexpr int kWarps = (D == 256 ? 4 : 8) / (kLarge ? 1 : 2);
+  static constexpr int kWarps = bernoulli_warps(D, kLarge);
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kSlots = D == 64 ? 8 : 4;  // of a warp
   static constexpr int kSlotBytes = UnitTile<D>::kBytes;

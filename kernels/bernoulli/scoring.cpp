@@ -1,8 +1,12 @@
 #include "kernels/bernoulli/scoring.h"
 
+#include <cmath>
+
 #include "core/error.h"
 #include "kernels/attention.h"
+#include "kernels/bernoulli/cycles.h"
 #include "kernels/bernoulli/drawn_query.h"
+#include "kernels/device/geometry.h"
 #include "kernels/split_plan.h"
 
 namespace kvsim {
@@ -67,6 +71,16 @@ void KeyScoring::read_token_major(Stage& stage, const Shape& shape, const Statis
   const double requests = group_share > 0 ? s.k_requests * head_share / group_share : 0;
   stage.read(Tensor::kK, group_share * shape.k_row_bytes(), s.k_rows, requests, RowSet::kKRows);
   stage.accesses.back().chunk_share = s.k_chunks / all.k_chunks;
+}
+
+void KeyScoring::wait_for_draws(Stage& stage, const Shape& shape, double threads,
+                                double teams) const {
+  if (exact_) return;
+  namespace cycles = bernoulli_cycles;
+  const double features = static_cast<double>(shape.group() * head_class(shape.head_dim));
+  const double rounds = std::ceil(features / (cycles::kFeaturesAtOnce * threads));
+  stage.dependent_trips += teams;
+  stage.chain_cycles += teams * rounds * (cycles::kDraw + cycles::kPlace);
 }
 
 void KeyScoring::count_operations(Stage& stage, const Shape& shape, const Statistics& s) const {

@@ -39,6 +39,9 @@ class KeyScoring {
 
   /// K's read by the stage that scores.
   void read_keys(Stage& stage, const Shape& shape, const Statistics& s) const;
+  /// What a CTA of `threads` waits for before it reads keys of its `teams`: their queries, and
+  /// what is drawn of them.
+  void wait_for_draws(Stage& stage, const Shape& shape, double threads, double teams) const;
   /// Operations of drawing queries (phase select) and of scoring.
   void count_operations(Stage& stage, const Shape& shape, const Statistics& s) const;
 

@@ -204,6 +204,13 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
   const StreamPlan plan = plan_stream_cost(shape, limits, !fallback);
   Work work;
   Stage& stream = add_stream(work, shape, plan);
+  if (!model_.scoring.exact()) {  // these CTAs need not be those that gather
+    const SplitPlan scores = plan_splits(shape, limits, kBlockSplitUnit);
+    stream.launch = scores.launch;
+    stream.imbalance = scores.imbalance;
+    const double finishing = plan.warps / 2.0 * (shape.group() > 8 ? 2 : 1);  // warps
+    model_.scoring.wait_for_draws(stream, shape, 32 * (plan.warps + finishing), scores.most_teams);
+  }
   model_.scoring.read_keys(stream, shape, s);
   stream.write(Tensor::kMetadata, kTaggedRecordBytes, records);
   count_softmax(stream, shape, s);

@@ -2,9 +2,11 @@
 // from the CPU's own rule.
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
+#include "kernels/bernoulli/drawn_query.h"
 #include "kernels/measure/selection.h"
 #include "tests/catch.h"
 
@@ -113,6 +115,48 @@ TEST_CASE("dumped selection: the first row that differs is named") {
   CHECK(wrong->dumped == 2);
   CHECK(wrong->expected == 1);
   CHECK(first_difference(head, std::vector<std::uint32_t>{0, 0, 3, 1, 1})->row == 4);
+}
+
+TEST_CASE("dumped selection: drawn features are compared, and what they leave of K is counted") {
+  const DeviceStep step = small_step();
+  const std::vector<float> scores = some_scores(step);
+  const std::vector<std::uint32_t> none(scores.size(), 0);
+  const NamedMethod method = make_method("santa-sys:samples=8,scores=bernoulli,draws=1");
+  std::vector<float> queries(static_cast<std::size_t>(step.batch * step.q_heads * step.head_dim));
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    queries[i] = std::sin(static_cast<float>(i + 1));
+  }
+  const HostInputs inputs{.queries = queries};
+  std::vector<std::uint32_t> features;  // as a right kernel would dump them
+  double elements = 0;
+  for (int b = 0; b < step.batch; ++b) {
+    for (int h = 0; h < step.kv_heads; ++h) {
+      const StepView view = view_of_group(step, inputs, b, h);
+      std::vector<bool> read(64, false);
+      for (const DrawnQuery& drawn : draw_queries(view, {.draws = 1})) {
+        for (std::size_t i = 0; i < 64; ++i) {
+          features.push_back(static_cast<std::uint32_t>(std::fabs(drawn.weights[i])));
+          read[i] = read[i] || drawn.weights[i] != 0;
+        }
+      }
+      elements += static_cast<double>(view.rows() * std::count(read.begin(), read.end(), true));
+    }
+  }
+  const DumpedSelection right =
+      select_from_dump(*method.method, step, {scores, none, features}, inputs);
+  CHECK(right.differences == 0);
+  CHECK(right.key_elements == elements);
+  CHECK(elements < 64.0 * 2 * (700 + 129));  // some are left out
+  ++features[64 * 5 + 3];
+  features[64 * 6 + 1] ^= 1;
+  CHECK(select_from_dump(*method.method, step, {scores, none, features}, inputs).differences == 2);
+}
+
+TEST_CASE("dumped selection: a head that reads all rows and draws none need not dump counts") {
+  HeadSelection head;
+  head.v_rows = RowRanges::all(3);
+  CHECK(!first_difference(head, std::vector<std::uint32_t>{0, 0, 0}));
+  CHECK(first_difference(head, std::vector<std::uint32_t>{1, 0, 1})->row == 1);
 }
 
 }  // namespace
