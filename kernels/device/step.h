@@ -33,8 +33,8 @@ struct FeatureMajorKeys {
   std::int64_t head_stride = 0;
 };
 
-/// Tokens of a block of such a copy: what a warp reads at a time, lines of 128 bytes, which then lie
-/// as close together as rows of K; and a new token changes one block.
+/// Tokens of a block of such a copy: what a warp reads at a time, lines of 128 bytes, which then
+/// lie as close together as rows of K; and a new token changes one block.
 inline constexpr int kFeatureBlock = 64;
 
 /// One layer's attention in one decode step, whole batch, as kernels take it (device pointers).
