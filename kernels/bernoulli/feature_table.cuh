@@ -153,13 +153,14 @@ class FeatureDrawing {
     }
   }
 
-  /// Number `index`; behind the last head: the last.
+  /// Number `index`; behind the last head zeros, which others do not write meanwhile.
   __device__ Item item(const TeamSplit::Team& team, int index) const {
     Item result;
     result.head = index / D;
     result.feature = index % D;
-    const int head = min(result.head, group_ - 1);
-    result.q = queries_[head * D + result.feature];
+    const bool exists = result.exists(group_);
+    const int head = exists ? result.head : 0;
+    result.q = exists ? queries_[head * D + result.feature] : 0;
     result.m = query_.group_mean ? magnitudes_[result.feature] : result.q;
     result.norm = table_.norms[head];
     result.random = step_.random;
