@@ -70,9 +70,10 @@ struct HeadSelection {
   std::vector<float> weights;         // one per row of v_rows, ascending
   std::vector<std::uint32_t> counts;  // how often samplers drew each of these rows; else empty
   float scale = 1;
-  std::int64_t draws = 0;                 // Σ counts for samplers, else the rows of v_rows
-  std::int64_t query_hits = 0;            // Σ counts of query features, if those were drawn
-  std::vector<std::int32_t> drawn_tiles;  // tiles that received a budget, ascending
+  std::int64_t draws = 0;                     // Σ counts for samplers, else the rows of v_rows
+  std::vector<std::uint32_t> feature_counts;  // how often each of k_features was drawn; else empty
+  std::int64_t query_hits = 0;                // Σ of these
+  std::vector<std::int32_t> drawn_tiles;      // tiles that received a budget, ascending
 };
 
 /// What a group reads in one step; the unions are what memory traffic counts.

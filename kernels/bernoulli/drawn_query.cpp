@@ -33,7 +33,9 @@ DrawnQuery without_weights(const std::vector<std::uint32_t>& counts, float norm,
   drawn.factor = norm / static_cast<float>(query.draws);
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto feature = static_cast<std::int64_t>(i);
-    if (counts[i] > 0) drawn.features.append(feature, feature + 1);
+    if (counts[i] == 0) continue;
+    drawn.features.append(feature, feature + 1);
+    drawn.counts.push_back(counts[i]);
     drawn.hits += counts[i];
   }
   return drawn;

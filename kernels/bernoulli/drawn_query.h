@@ -12,10 +12,11 @@ namespace kvsim {
 /// A query head's ternary queries, added up over the draws: q.k is estimated, without bias, by
 /// factor * Σ weights[i] * k[i] (SANTA §5).
 struct DrawnQuery {
-  std::vector<float> weights;  // [head_dim]
-  float factor = 0;            // norm / B
-  RowRanges features;          // of K, that are read: c_i > 0
-  std::int64_t hits = 0;       // Σ c_i
+  std::vector<float> weights;         // [head_dim]
+  float factor = 0;                   // norm / B
+  RowRanges features;                 // of K, that are read: c_i > 0
+  std::vector<std::uint32_t> counts;  // c_i of these
+  std::int64_t hits = 0;              // Σ c_i
 };
 
 /// Draws the queries of a group, [group]. `view` needs queries and random stream only; a query of

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/bernoulli/feature_arguments.cuh"
 #include "kernels/bernoulli/feature_pieces.cuh"
 #include "kernels/device/key_stream.cuh"
 
@@ -38,7 +39,10 @@ class FeatureStream {
     Blocks blocks = units_of_cta<kTeams>(a_.split);
     const int thread = static_cast<int>(threadIdx.x) - Shape::kWorkers;
     if (thread >= 0) {
-      if (thread == 0) init_barrier(&table_.drawn, kDrawers);
+      if (thread == 0) {
+        init_barrier(&table_.drawn, kDrawers);
+        init_barrier(&table_.left, Shape::kWorkers);
+      }
       for (int i = thread; i < a_.blocks_per_cta; i += kDrawers) {
         init_barrier(shared_.scored + i, kBlockWarps * kWarp);
         init_barrier(shared_.finished + i, kDrawers);
@@ -73,13 +77,11 @@ class FeatureStream {
   };
 
   __device__ void finish(const Blocks& blocks, int thread, std::uint32_t launch) const {
+    int teams = 0;  // that were left
     finish_blocks<Finish>(a_, base_, shared_, blocks, launch,
                           [&](const TeamSplit::Team& team, int index) {
-                            if (index == 0) return;  // drawn by all threads
-                            // Nobody needs the ring and the features of the team before.
-                            for (int i = max(index - kTurns, 0); i < index; ++i) {
-                              wait_for(shared_.scored + i);
-                            }
+                            if (index == 0) return;               // drawn by all threads
+                            wait_for(&table_.left, teams++ % 2);  // so is the ring
                             draw(team, thread, kDrawers);
                             arrive(&table_.drawn);
                           });
@@ -111,6 +113,7 @@ class FeatureStream {
         if (index % kTurns == warp_ / kBlockWarps) score_block(blocks, index);
         blocks.position += blocks.step;
       }
+      arrive(&table_.left);
       blocks.settle(a_.split);
     }
   }

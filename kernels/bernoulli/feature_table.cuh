@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/bernoulli/rule.h"
+#include "kernels/bernoulli/sizes.h"
 #include "kernels/device/exchange.cuh"
 
 // A group's drawn queries (rule.h) in shared memory: the features of K that some head reads, and
@@ -18,7 +19,8 @@ struct FeatureTable {
   static constexpr int kChunkFeatures = 16;  // of one product
   static constexpr int kChunks = D / kChunkFeatures;
 
-  std::uint64_t drawn;         // barrier: all below is there, one phase per team
+  std::uint64_t drawn;         // barrier: all below is there; one phase per team after the first
+  std::uint64_t left;          // barrier: nobody needs it any more, likewise
   std::int32_t count;          // features that some head reads
   float norms[8 * kHeads8];    // largest magnitude of a head, or of the group
   float scales[8 * kHeads8];   // of a head's sums: norm / B times the step's scale
@@ -53,20 +55,16 @@ class FeatureDrawing {
   /// Reads the team's queries; nobody may need the table before any more.
   __device__ void load(const TeamSplit::Team& team, int thread, int drawers) const {
     load_heads(team, thread, drawers);
-    sync(drawers);
+    sync_some(drawers);
   }
   /// When all have returned, the table is complete.
   __device__ void draw(const TeamSplit::Team& team, int thread, int drawers) const {
     draw_features(team, thread, drawers);
-    sync(drawers);
+    sync_some(drawers);
     place_features(thread, drawers);
   }
 
  private:
-  __device__ static void sync(int drawers) {
-    asm volatile("barrier.sync 3, %0;" ::"r"(drawers) : "memory");
-  }
-
   /// A warp a head: queries, zero behind the head's size, and the largest magnitude. Of a mean
   /// query all warps write the same magnitudes.
   __device__ void load_heads(const TeamSplit::Team& team, int thread, int drawers) const {
@@ -127,7 +125,7 @@ class FeatureDrawing {
 
   /// Queries become weights.
   __device__ void draw_features(const TeamSplit::Team& team, int thread, int drawers) const {
-    constexpr int kAtOnce = 2;
+    constexpr int kAtOnce = kDrawnAtOnce;  // whose instructions interleave
 #pragma unroll 1
     for (int first = thread; first < group_ * D; first += kAtOnce * drawers) {
       Item items[kAtOnce];

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "kernels/bernoulli/feature_pieces.cuh"
 #include "kernels/bernoulli/scoring.h"
 #include "kernels/dense/accumulator.cuh"
@@ -35,8 +36,14 @@ struct BernoulliShape {
   static constexpr int kRingBytes = kWarps * kSlots * kSlotBytes;
   using Merge = DenseMerge<D, kHeads8, kWarps>;
   using Table = FeatureTable<D, kHeads8>;
-  static constexpr int kSharedBytes = kRingBytes + Merge::kBytes + static_cast<int>(sizeof(Table));
-  static_assert(Merge::kBytes % alignof(Table) == 0);
+  static constexpr int kWeights = kRingBytes;
+  static constexpr int kTable = kWeights + Merge::kWeightBytes;
+  static constexpr int kSharedBytes = kTable + static_cast<int>(sizeof(Table));
+  static_assert(kTable % alignof(Table) == 0);
+  // While queries are drawn and sums are merged the ring is empty.
+  static constexpr int kWarpFloats = kSlots * kSlotBytes / 4;
+  static_assert(kWarpFloats >= Merge::kWarpFloats);
+  static_assert(kSharedBytes <= (kLarge ? 160 : 96) * 1024);
 };
 
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
@@ -47,11 +54,10 @@ class BernoulliCta {
   __device__ BernoulliCta(const BernoulliArguments& arguments, char* shared)
       : a_(arguments),
         ring_scratch_(reinterpret_cast<WeightedPair*>(shared)),
-        merge_(a_.partials, a_.step, a_.group, shared + Shape::kRingBytes),
-        table_(*reinterpret_cast<typename Shape::Table*>(shared + Shape::kRingBytes +
-                                                         Shape::Merge::kBytes)),
-        drawing_(a_.step, a_.query, a_.group, table_,
-                 reinterpret_cast<float*>(shared + Shape::kRingBytes)),
+        merge_(a_.partials, a_.step, a_.group, shared, Shape::kWarpFloats,
+               shared + Shape::kWeights),
+        table_(*reinterpret_cast<typename Shape::Table*>(shared + Shape::kTable)),
+        drawing_(a_.step, a_.query, a_.group, table_, reinterpret_cast<float*>(shared)),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +
@@ -76,16 +82,7 @@ class BernoulliCta {
       team_ = a_.split.next(team_);
       __syncthreads();  // the team before may still be read
     }
-    TeamSplit::Team cut_team = first;  // of the share, which may cut its first and its last
-#pragma unroll 1
-    for (int i = 0; i < (kTeams ? 1 : 2); ++i) {
-      if (i == 1) {
-        if (cut_team.begin == team_.begin) break;
-        cut_team = team_;
-      }
-      merge_.merge_team(cut_team, sharing_of<kTeams>(a_.split, a_.partials, cut_team),
-                        ring_scratch_, launch_);
-    }
+    merge_.template merge_cut_teams<kTeams>(a_.split, first, team_, ring_scratch_, launch_);
     __syncthreads();
     if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
   }
@@ -94,7 +91,7 @@ class BernoulliCta {
   using Reader = FeatureReader<T, D, kHeads8>;
   static constexpr int kParts = Reader::kParts;  // of a unit's V rows, in slots of their own
   static_assert(Reader::kSlotBytes == Shape::kSlotBytes);
-  static_assert(Shape::Merge::kScratchFloats >= FeatureDrawing<T, D, kHeads8>::kScratchFloats);
+  static_assert(Shape::kRingBytes >= 4 * FeatureDrawing<T, D, kHeads8>::kScratchFloats);
 
   /// From one unit of a warp to its next. CTAs that have a team to themselves take turns, too: what
   /// is read at a time then lies together.
@@ -285,6 +282,7 @@ class BernoulliKernel : public Kernel {
 
   void launch(const DeviceStep& step, const DeviceLimits& limits, std::byte* workspace,
               CUstream_st* stream) const override {
+    KVSIM_CHECK(step.k_by_feature.data != nullptr);
     const BernoulliArguments a = arguments(step, limits, workspace).first;
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/bernoulli/cycles.h"
 #include "kernels/bernoulli/drawn_query.h"
+#include "kernels/bernoulli/sizes.h"
 #include "kernels/device/geometry.h"
 #include "kernels/split_plan.h"
 
@@ -78,7 +79,7 @@ void KeyScoring::wait_for_draws(Stage& stage, const Shape& shape, double threads
   if (exact_) return;
   namespace cycles = bernoulli_cycles;
   const double features = static_cast<double>(shape.group() * head_class(shape.head_dim));
-  const double rounds = std::ceil(features / (cycles::kFeaturesAtOnce * threads));
+  const double rounds = std::ceil(features / (device::kDrawnAtOnce * threads));
   stage.dependent_trips += teams;
   stage.chain_cycles += teams * rounds * (cycles::kDraw + cycles::kPlace);
 }

@@ -11,6 +11,9 @@ namespace device {
 /// Tokens of a feature that a warp reads at once: a block of the copy.
 inline constexpr int kFeatureTokens = kFeatureBlock;
 
+/// Features that a thread draws at a time.
+inline constexpr int kDrawnAtOnce = 2;
+
 /// Warps of a CTA of bernoulli-qk.
 constexpr int bernoulli_warps(int head_dim, bool large) {
   return (head_class(head_dim) == 256 ? 4 : 8) / (large ? 1 : 2);

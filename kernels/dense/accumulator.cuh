@@ -53,8 +53,8 @@ struct Accumulator {
     }
   }
 
-  /// Adds a unit: weights 2^(s - highest), rounded to the type of V for the product. Every unit has
-  /// a valid token, so the reference is finite by now.
+  /// Adds a unit: weights 2^(s - highest), rounded to the type of V for the product. A warp's first
+  /// unit has a valid token, so the reference is finite by now.
   template <typename T>
   __device__ void add(float (&s)[kHeads8][4], std::uint32_t v_tile, int lane) {
     std::uint32_t weights[kHeads8][2];
@@ -88,16 +88,18 @@ class DenseMerge {
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kHeads = kHeads8 * 8;
   static constexpr int kRow = D + 4;  // floats of a scratch row, padded against bank conflicts
-  static constexpr int kScratchFloats = kWarps * kHeads * kRow;
-  static constexpr int kBytes = 4 * kScratchFloats + 8 * kWarps * kHeads;
+  static constexpr int kWarpFloats = kHeads * kRow;
+  static constexpr int kWeightBytes = 8 * kWarps * kHeads;
 
-  /// `shared`: kBytes.
-  __device__ DenseMerge(const Partials& partials, const DeviceStep& step, int group, char* shared)
+  /// `scratch`: each warp has kWarpFloats, `stride` apart; `weights`: kWeightBytes.
+  __device__ DenseMerge(const Partials& partials, const DeviceStep& step, int group, char* scratch,
+                        int stride, char* weights)
       : partials_(partials),
         step_(step),
         group_(group),
-        scratch_(reinterpret_cast<float*>(shared)),
-        weights_(reinterpret_cast<float2*>(scratch_ + kScratchFloats)) {}
+        stride_(stride),
+        scratch_(reinterpret_cast<float*>(scratch)),
+        weights_(reinterpret_cast<float2*>(weights)) {}
 
   /// The warps' results become the CTA's: output if the team is its own, else a partial result.
   __device__ void merge_warps(const Accumulator<D, kHeads8>& sums, const TeamSplit::Team& team,
@@ -121,14 +123,26 @@ class DenseMerge {
     }
   }
 
-  /// `scratch`: [kThreads].
-  __device__ void merge_team(const TeamSplit::Team& team, const Sharing& sharing,
-                             WeightedPair* scratch, std::uint32_t launch) const {
-    if (sharing.members == 1) return;
+  /// Teams that are shared with other CTAs: a share may cut its first and its last. `scratch`:
+  /// [kThreads].
+  template <bool kTeams>
+  __device__ void merge_cut_teams(const TeamSplit& split, const TeamSplit::Team& first,
+                                  const TeamSplit::Team& last, WeightedPair* scratch,
+                                  std::uint32_t launch) const {
     const TeamSum<D, kThreads, true> sum(partials_, group_, scratch, launch);
-    sum.run(sharing, [&](int head, int column, const WeightedPair& total) {
-      write_weighted(step_, group_, team, head, column, total);
-    });
+    TeamSplit::Team team = first;
+#pragma unroll 1
+    for (int i = 0; i < (kTeams ? 1 : 2); ++i) {
+      if (i == 1) {
+        if (first.begin == last.begin) break;
+        team = last;
+      }
+      const Sharing sharing = sharing_of<kTeams>(split, partials_, team);
+      if (sharing.members == 1) continue;
+      sum.run(sharing, [&](int head, int column, const WeightedPair& total) {
+        write_weighted(step_, group_, team, head, column, total);
+      });
+    }
   }
 
  private:
@@ -141,7 +155,7 @@ class DenseMerge {
     for (int w = 0; w < kWarps; ++w) {
       const float2 weight = weights_[w * kHeads + head];
       const float2 value =
-          *reinterpret_cast<const float2*>(scratch_ + (w * kHeads + head) * kRow + column);
+          *reinterpret_cast<const float2*>(scratch_ + w * stride_ + head * kRow + column);
       const float factor = rescale(weight.x, highest);
       total.sum += factor * weight.y;
       total.a += factor * value.x;
@@ -163,13 +177,13 @@ class DenseMerge {
         for (int distance = 4; distance < kWarp; distance *= 2) {
           sum += __shfl_xor_sync(0xffffffffu, sum, distance);
         }
-        const int row = warp * kHeads + head;
-        if (lane < 4) weights_[row] = {sums.highest[n][h], sum};
+        if (lane < 4) weights_[warp * kHeads + head] = {sums.highest[n][h], sum};
         if (head >= group_) continue;
+        float* row = scratch_ + warp * stride_ + head * kRow + lane / 4;
 #pragma unroll
         for (int m = 0; m < D / 16; ++m) {
-          scratch_[row * kRow + 16 * m + lane / 4] = sums.o[m][n][h];
-          scratch_[row * kRow + 16 * m + lane / 4 + 8] = sums.o[m][n][h + 2];
+          row[16 * m] = sums.o[m][n][h];
+          row[16 * m + 8] = sums.o[m][n][h + 2];
         }
       }
     }
@@ -178,7 +192,8 @@ class DenseMerge {
   const Partials& partials_;
   const DeviceStep& step_;
   int group_;
-  float* scratch_;   // [warps, heads, kRow]
+  int stride_;       // floats from one warp's rows to the next one's
+  float* scratch_;   // [warps][heads, kRow]
   float2* weights_;  // [warps, heads]: reference and sum
 };
 

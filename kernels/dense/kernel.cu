@@ -37,7 +37,8 @@ struct DenseShape {
   static constexpr int kStageBytes = 2 * UnitTile<D>::kBytes;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
   using Merge = DenseMerge<D, kHeads8, kWarps>;
-  static constexpr int kSharedBytes = kRingBytes + Merge::kBytes;
+  static constexpr int kWeights = kRingBytes + 4 * kWarps * Merge::kWarpFloats;
+  static constexpr int kSharedBytes = kWeights + Merge::kWeightBytes;
 };
 
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
@@ -48,7 +49,8 @@ class DenseCta {
   __device__ DenseCta(const DenseArguments& arguments, char* shared)
       : a_(arguments),
         ring_scratch_(reinterpret_cast<WeightedPair*>(shared)),
-        merge_(a_.partials, a_.step, a_.group, shared + Shape::kRingBytes),
+        merge_(a_.partials, a_.step, a_.group, shared + Shape::kRingBytes,
+               Shape::Merge::kWarpFloats, shared + Shape::kWeights),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
         ring_(shared_address(shared) +
@@ -90,16 +92,7 @@ class DenseCta {
       team = a_.split.next(team);
       load_queries(team);
     }
-    TeamSplit::Team cut_team = first;  // of the share, which may cut its first and its last
-#pragma unroll 1
-    for (int i = 0; i < (kTeams ? 1 : 2); ++i) {
-      if (i == 1) {
-        if (cut_team.begin == team.begin) break;
-        cut_team = team;
-      }
-      merge_.merge_team(cut_team, sharing_of<kTeams>(a_.split, a_.partials, cut_team),
-                        ring_scratch_, launch_);
-    }
+    merge_.template merge_cut_teams<kTeams>(a_.split, first, team, ring_scratch_, launch_);
     __syncthreads();
     if (threadIdx.x == 0) a_.partials.launches.leave(a_.split.ctas);
   }

@@ -59,6 +59,10 @@ template <int kThreads>
 __device__ inline void join_threads() {
   asm volatile("barrier.sync 2, %0;" ::"n"(kThreads) : "memory");
 }
+/// Waits for `threads` threads of the CTA, whole warps, that finish scores or draw queries.
+__device__ inline void sync_some(int threads) {
+  asm volatile("barrier.sync 3, %0;" ::"r"(threads) : "memory");
+}
 /// Like sync_workers; true if `value` is for any of them.
 template <int kThreads>
 __device__ inline bool any_of_workers(bool value) {

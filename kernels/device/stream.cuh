@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "kernels/bernoulli/rule.h"
 #include "kernels/device/blocks.h"
 #include "kernels/device/exchange.cuh"
 #include "kernels/device/step.h"
@@ -26,9 +25,7 @@ struct StreamArguments {
   std::int32_t resident_blocks = 0;  // of a CTA: their scores stay in shared memory
   std::int32_t staging_blocks = kStagingBlocks;
   std::int32_t blocks_per_cta = 0;
-  QueryDraws query;               // of Bernoulli scores,
-  std::int32_t table_offset = 0;  // whose features are here in shared memory
-  TeamSplit split;                // in blocks
+  TeamSplit split;  // in blocks
   DeviceStep step;
 };
 

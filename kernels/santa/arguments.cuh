@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "core/host_device.h"
-#include "kernels/device/stream.cuh"
+#include "kernels/bernoulli/feature_arguments.cuh"
 #include "kernels/santa/rule.h"
 
 // What the two halves of the SANTA kernels share: prefix_sums.cuh (scores to tile records and
@@ -34,7 +34,7 @@ KVSIM_HD constexpr bool has_sample_offsets(SantaRule rule) {
 }
 
 /// A record is a tile's largest score and its units.
-struct SantaArguments : StreamArguments {
+struct SantaArguments : FeatureArguments {
   SantaRule rule = SantaRule::kSystematic;
   std::uint32_t samples = 128;
   float per_sample = 0;         // 1 / samples

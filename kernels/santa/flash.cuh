@@ -159,9 +159,7 @@ class FlashDraws {
     }
   }
 
-  __device__ static void sync_finishers() {
-    asm volatile("barrier.sync 3, %0;" ::"n"(Shape::kFinishers) : "memory");
-  }
+  __device__ static void sync_finishers() { sync_some(Shape::kFinishers); }
 
   __device__ std::uint32_t offset_of(const TeamSplit::Team& team, int head,
                                      std::uint32_t tile) const {

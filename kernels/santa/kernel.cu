@@ -1,14 +1,16 @@
-// SANTA samplers in one cooperative launch (or two: implementation=fallback). The CTAs of a team
-// stream all keys; scores stay on chip as integer prefix sums (rule.h); one exchange of tile
-// records tells every CTA the whole head's distribution; then each draws the samples that fall into
-// its own tiles, gathers their V rows, and adds up a slice of the team's sums.
+// SANTA samplers in one cooperative launch (or two: implementation=fallback, scores=bernoulli). The
+// CTAs of a team stream all keys; scores stay on chip as integer prefix sums (rule.h); one exchange
+// of tile records tells every CTA the whole head's distribution; then each draws the samples that
+// fall into its own tiles, gathers their V rows, and adds up a slice of the team's sums.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <tuple>
 
+#include "core/error.h"
 #include "kernels/bernoulli/feature_stream.cuh"
 #include "kernels/bernoulli/scoring.h"
 #include "kernels/device/kernel.h"
@@ -155,6 +157,14 @@ class SantaKernel : public Kernel {
     return options_.tile > 0 ? options_.tile : budget_tile(step.prompt_tokens);
   }
 
+  /// Of the launch that scores by features, and the most blocks of its CTAs.
+  static std::pair<TeamSplit, int> score_split(const SantaArguments& a,
+                                               const DeviceLimits& limits) {
+    const TeamSplit split =
+        plan_teams(contexts_of(a.step), a.step.kv_heads, kBlockSplitUnit, limits.sms);
+    return {split, static_cast<int>(split.most_units_per_cta())};
+  }
+
   /// The first of two launches. Teams may have CTAs of their own here: what a block's scores become
   /// lies where it lies whoever made it.
   template <typename I>
@@ -162,8 +172,8 @@ class SantaKernel : public Kernel {
                              CUstream_st* stream) const {
     using T = typename I::Element;
     using Shape = StreamShape<I::kDim, I::kHeads8, I::kLarge>;
-    a.split = plan_teams(contexts_of(a.step), a.step.kv_heads, kBlockSplitUnit, limits.sms);
-    a.blocks_per_cta = static_cast<int>(a.split.most_units_per_cta());
+    KVSIM_CHECK(a.step.k_by_feature.data != nullptr);
+    std::tie(a.split, a.blocks_per_cta) = score_split(a, limits);
     auto* kernel = a.split.ctas_per_team > 0
                        ? santa_feature_kernel<T, I::kDim, I::kHeads8, I::kLarge, true>
                        : santa_feature_kernel<T, I::kDim, I::kHeads8, I::kLarge, false>;
@@ -175,7 +185,7 @@ class SantaKernel : public Kernel {
   std::pair<SantaArguments, std::size_t> arguments(const DeviceStep& step,
                                                    const DeviceLimits& limits,
                                                    std::byte* workspace) const {
-    SantaArguments a{plan_stream(step, limits, tile_of(step), /*teams=*/!two_launches())};
+    SantaArguments a{{plan_stream(step, limits, tile_of(step), /*teams=*/!two_launches())}};
     a.slots_log2 = gather_slots_log2(a.group, Shape::kWarps);
     a.rule = options_.rule;
     a.samples = options_.samples;
@@ -195,7 +205,7 @@ class SantaKernel : public Kernel {
 
   /// Whether the slots fit that blocks take turns in when none is resident.
   static bool has_staging(const SantaArguments& a, const DeviceLimits& limits) {
-    const int blocks = std::max(a.blocks_per_cta, kStagingBlocks);
+    const int blocks = std::max({a.blocks_per_cta, kStagingBlocks, score_split(a, limits).second});
     return resident_blocks(blocks, a.group, a.front_bytes, limits.shared_bytes_per_sm) >= 0;
   }
 

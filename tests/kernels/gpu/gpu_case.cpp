@@ -263,7 +263,12 @@ std::vector<GpuCase> few_cases() {
           nhd(hnd({2999}, 7, 1, 96, kFp16, 4)),
           hnd({30011}, 28, 4, 128, kBf16, 4),
           paged(16, hnd({5000, 1, 2500}, 28, 4, 128, kBf16, 3)),
-          with(hnd({1000, 3}, 8, 2, 256, kFp16, 3), 30, true, ElementType::kFloat32)};
+          with(hnd({1000, 3}, 8, 2, 256, kFp16, 3), 30, true, ElementType::kFloat32),
+          hnd({300, 65}, 8, 2, 128, kBf16, 0),  // queries of zeros
+          hnd({2999}, 32, 2, 128, kFp16, 2),
+          hnd({700}, 16, 1, 256),
+          hnd({1000}, 5, 5, 40, kBf16, 3),
+          hnd(std::vector<std::int32_t>(64, 129), 64, 32, 64)};  // 15 teams a CTA
 }
 
 CaseResult run_case(const NamedMethod& method, const GpuCase& gpu_case, const DeviceLimits& limits,
