@@ -257,11 +257,10 @@ __global__ void __launch_bounds__(BernoulliShape<D, kHeads8, kLarge>::kThreads, 
 
 class BernoulliKernel : public Kernel {
  public:
-  BernoulliKernel(const QueryDraws& query, bool by_feature)
-      : query_(query), by_feature_(by_feature) {}
+  BernoulliKernel(const QueryDraws& query, KeyLayout layout) : query_(query), layout_(layout) {}
 
   std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const override {
-    if (!by_feature_) return token_major_refusal();
+    if (layout_ != KeyLayout::kFeatureMajor) return token_major_refusal();
     std::string result = step_refusal(step);
     if (!result.empty()) return result;
     dispatch(step, limits, [&](auto instance) {
@@ -314,12 +313,11 @@ class BernoulliKernel : public Kernel {
   }
 
   QueryDraws query_;
-  bool by_feature_;
+  KeyLayout layout_;
 };
 
 KVSIM_REGISTER_KERNEL("bernoulli-qk", KernelInfo{.make = [](const Parameters& p) {
-                        return std::make_unique<BernoulliKernel>(query_draws(p),
-                                                                 p.choice("k_layout") == "feature");
+                        return std::make_unique<BernoulliKernel>(query_draws(p), key_layout(p));
                       }});
 
 }  // namespace

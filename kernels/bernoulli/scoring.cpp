@@ -40,6 +40,7 @@ void KeyScoring::note_features(const StepView& view, std::vector<HeadSelection>&
   std::vector<DrawnQuery> drawn = draw_queries(view, query_);
   for (std::size_t g = 0; g < heads.size(); ++g) {
     heads[g].k_features = std::move(drawn[g].features);
+    heads[g].feature_counts = std::move(drawn[g].counts);
     heads[g].query_hits = drawn[g].hits;
   }
 }
@@ -136,10 +137,13 @@ std::string token_major_refusal() {
   return "k_layout=token, expected feature: K as stored saves nothing";
 }
 
+KeyLayout key_layout(const Parameters& parameters) {
+  return parameters.choice("k_layout") == "feature" ? KeyLayout::kFeatureMajor
+                                                    : KeyLayout::kTokenMajor;
+}
+
 KeyScoring bernoulli_scoring(const Parameters& parameters) {
-  const bool feature_major = parameters.choice("k_layout") == "feature";
-  return {query_draws(parameters),
-          feature_major ? KeyLayout::kFeatureMajor : KeyLayout::kTokenMajor};
+  return {query_draws(parameters), key_layout(parameters)};
 }
 
 std::vector<Parameter> scoring_parameters() {

@@ -57,6 +57,7 @@ class KeyScoring {
 /// `draws`, `drawn`, `query` and `k_layout`, and the scoring they say.
 std::vector<Parameter> bernoulli_parameters();
 QueryDraws query_draws(const Parameters& parameters);
+KeyLayout key_layout(const Parameters& parameters);
 /// Why no kernel of ours takes k_layout=token.
 std::string token_major_refusal();
 KeyScoring bernoulli_scoring(const Parameters& parameters);

@@ -9,7 +9,7 @@ namespace {
 constexpr int kTile = 32;  // tokens and features that a block turns round at once
 
 /// Grid: (tiles of tokens, tiles of features, teams); block: (kTile, 8).
-__global__ void copy_by_feature(const __grid_constant__ DeviceStep step) {
+__global__ void copy_by_feature(const __grid_constant__ DeviceStep step, std::uint16_t* copy) {
   __shared__ std::uint16_t tile[kTile][kTile + 1];
   const int sequence = static_cast<int>(blockIdx.z) / step.kv_heads;
   const int head = static_cast<int>(blockIdx.z) % step.kv_heads;
@@ -25,8 +25,7 @@ __global__ void copy_by_feature(const __grid_constant__ DeviceStep step) {
   }
   __syncthreads();
   static_assert(kFeatureBlock % kTile == 0);
-  auto* target = static_cast<std::uint16_t*>(const_cast<void*>(step.k_by_feature.data)) +
-                 sequence * step.k_by_feature.sequence_stride +
+  auto* target = copy + sequence * step.k_by_feature.sequence_stride +
                  head * step.k_by_feature.head_stride +
                  std::int64_t{first_token / kFeatureBlock} * kFeatureBlock * step.head_dim +
                  first_token % kFeatureBlock;
@@ -57,7 +56,7 @@ void FeatureCopy::fill(DeviceStep& step, cudaStream_t stream) const {
   for (const std::int32_t rows : contexts_of(step)) longest = std::max(longest, rows);
   const dim3 grid(tiles(longest), tiles(step.head_dim),
                   static_cast<unsigned>(step.batch * step.kv_heads));
-  copy_by_feature<<<grid, dim3(kTile, 8), 0, stream>>>(step);
+  copy_by_feature<<<grid, dim3(kTile, 8), 0, stream>>>(step, data_.data());
   check_cuda(cudaGetLastError(), "copying K feature by feature");
 }
 

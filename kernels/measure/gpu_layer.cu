@@ -334,8 +334,9 @@ std::vector<Estimate> LayerOnGpu::times(const GpuLaunch& launch,
   }
   const double read = static_cast<double>(kv_bytes()) / static_cast<double>(input_.tokens) *
                       static_cast<double>(launch.rows.end - launch.rows.begin);
-  const int count =
-      cold ? cold_copies(read, 2.0 * static_cast<double>(kv_bytes()), limits_.l2_bytes) : 1;
+  const int count = cold
+                        ? cold_copies(read, 3.0 * static_cast<double>(kv_bytes()), limits_.l2_bytes)
+                        : 1;  // K twice
   std::vector<DeviceBuffer<std::byte>> owned;
   std::vector<TimedCopy> copies{{k_.data(), v_.data()}};
   for (int i = 1; i < count; ++i) {

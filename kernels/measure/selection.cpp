@@ -32,13 +32,14 @@ std::vector<std::uint32_t> expected_counts(const HeadSelection& head, std::size_
 /// Whether the features that a head drew are other than its rule's.
 bool features_differ(const HeadSelection& head, std::span<const std::uint32_t> counts) {
   RowRanges read;
-  std::int64_t hits = 0;
+  std::vector<std::uint32_t> hits;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto feature = static_cast<std::int64_t>(i);
-    if (counts[i] > 0) read.append(feature, feature + 1);
-    hits += counts[i];
+    if (counts[i] == 0) continue;
+    read.append(feature, feature + 1);
+    hits.push_back(counts[i]);
   }
-  return !(read == head.k_features) || hits != head.query_hits;
+  return !(read == head.k_features) || hits != head.feature_counts;
 }
 
 bool any_of(std::span<const std::uint32_t> counts) {

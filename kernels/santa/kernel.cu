@@ -84,9 +84,9 @@ struct SantaOptions {
   bool offset_per_tile = false;
   bool shared_offsets = false;
   bool released = false;
-  bool fallback = false;                 // two launches, prefix sums in memory between them
-  std::optional<QueryDraws> query = {};  // of Bernoulli scores, which always take two
-  bool by_feature = false;               // their keys
+  bool fallback = false;                      // two launches, prefix sums in memory between them
+  std::optional<QueryDraws> query = {};       // of Bernoulli scores, which always take two
+  KeyLayout layout = KeyLayout::kTokenMajor;  // their keys
 };
 
 class SantaKernel : public Kernel {
@@ -95,7 +95,7 @@ class SantaKernel : public Kernel {
 
   std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const override {
     if (options_.released) return "mode=released, which has no kernel of ours";
-    if (options_.query && !options_.by_feature) return token_major_refusal();
+    if (options_.query && options_.layout != KeyLayout::kFeatureMajor) return token_major_refusal();
     const std::string refused = step_refusal(step);
     if (!refused.empty()) return refused;
     const int tile = tile_of(step);
@@ -231,7 +231,7 @@ SantaOptions drawn_options(const Parameters& parameters, SantaRule rule) {
       .fallback = parameters.choice("implementation") == "fallback"};
   if (parameters.choice("scores") == "exact") return options;
   options.query = query_draws(parameters);
-  options.by_feature = parameters.choice("k_layout") == "feature";
+  options.layout = key_layout(parameters);
   return options;
 }
 

@@ -146,7 +146,10 @@ TEST_CASE("dumped selection: drawn features are compared, and what they leave of
       select_from_dump(*method.method, step, {scores, none, features}, inputs);
   CHECK(right.differences == 0);
   CHECK(right.key_elements == elements);
-  CHECK(elements < 64.0 * 2 * (700 + 129));  // some are left out
+  CHECK(elements < 64.0 * 2 * (700 + 129));     // some are left out
+  std::vector<std::uint32_t> wrong = features;  // one feature of the same set, another count
+  ++*std::find(wrong.begin(), wrong.end(), 1u);
+  CHECK(select_from_dump(*method.method, step, {scores, none, wrong}, inputs).differences == 1);
   ++features[64 * 5 + 3];
   features[64 * 6 + 1] ^= 1;
   CHECK(select_from_dump(*method.method, step, {scores, none, features}, inputs).differences == 2);
