@@ -21,7 +21,8 @@ class BernoulliCost : public Implementation {
     Stage& stream = work.add_stage("stream_kv", Boundary::kKernelLaunch);
     stream.launch = plan.launch;
     stream.imbalance = plan.imbalance;
-    scoring_.wait_for_draws(stream, shape, threads_of(shape, limits), plan.most_teams);
+    const double threads = threads_of(shape, limits);
+    scoring_.wait_for_draws(stream, shape, plan.most_teams, threads, threads);
     scoring_.read_keys(stream, shape, s);
     stream.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
     read_query(stream, shape);

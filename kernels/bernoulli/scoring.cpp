@@ -75,14 +75,17 @@ void KeyScoring::read_token_major(Stage& stage, const Shape& shape, const Statis
   stage.accesses.back().chunk_share = s.k_chunks / all.k_chunks;
 }
 
-void KeyScoring::wait_for_draws(Stage& stage, const Shape& shape, double threads,
-                                double teams) const {
+void KeyScoring::wait_for_draws(Stage& stage, const Shape& shape, double teams, double threads,
+                                double later_threads) const {
   if (exact_) return;
   namespace cycles = bernoulli_cycles;
   const double features = static_cast<double>(shape.group() * head_class(shape.head_dim));
-  const double rounds = std::ceil(features / (device::kDrawnAtOnce * threads));
+  const auto rounds = [&](double drawers) {
+    return std::ceil(features / (device::kDrawnAtOnce * drawers));
+  };
   stage.dependent_trips += teams;
-  stage.chain_cycles += teams * rounds * (cycles::kDraw + cycles::kPlace);
+  stage.chain_cycles +=
+      (rounds(threads) + (teams - 1) * rounds(later_threads)) * (cycles::kDraw + cycles::kPlace);
 }
 
 void KeyScoring::count_operations(Stage& stage, const Shape& shape, const Statistics& s) const {

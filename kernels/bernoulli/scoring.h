@@ -39,9 +39,10 @@ class KeyScoring {
 
   /// K's read by the stage that scores.
   void read_keys(Stage& stage, const Shape& shape, const Statistics& s) const;
-  /// What a CTA of `threads` waits for before it reads keys of its `teams`: their queries, and
-  /// what is drawn of them.
-  void wait_for_draws(Stage& stage, const Shape& shape, double threads, double teams) const;
+  /// What a CTA waits for before it reads keys of its `teams`: their queries, and what is drawn of
+  /// them, by `threads` of the first team's, by `later_threads` of the others'.
+  void wait_for_draws(Stage& stage, const Shape& shape, double teams, double threads,
+                      double later_threads) const;
   /// Operations of drawing queries (phase select) and of scoring.
   void count_operations(Stage& stage, const Shape& shape, const Statistics& s) const;
 

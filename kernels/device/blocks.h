@@ -24,6 +24,10 @@ constexpr int stash_words(int group) { return group * kStashRow + (group % 2 == 
 inline constexpr int kStagingBlocks = 3;
 
 constexpr int stream_warps(bool large) { return large ? 8 : 4; }
+/// That finish scores beside them.
+constexpr int finish_warps(int streaming, bool large_group) {
+  return streaming / 2 * (large_group ? 2 : 1);
+}
 constexpr int stream_stages(int dim) { return dim == 64 ? 4 : 2; }
 /// The ring that keys are streamed through: 64 KB keep enough bytes under way (128 KB for heads of
 /// 256), and half of it for small shared memories; what is left is for scores.

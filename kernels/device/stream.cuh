@@ -34,8 +34,8 @@ struct StreamShape {
   static constexpr int kDim = D;
   static constexpr int kHeads8 = kHeads8Value;
   static constexpr int kMostGroup = 8 * kHeads8;
-  static constexpr int kWarps = stream_warps(kLarge);        // that stream keys and gather rows
-  static constexpr int kFinishWarps = kWarps / 2 * kHeads8;  // that finish scores
+  static constexpr int kWarps = stream_warps(kLarge);  // that stream keys and gather rows
+  static constexpr int kFinishWarps = finish_warps(kWarps, kHeads8 > 1);
   static constexpr int kWorkers = kWarps * kWarp;
   static constexpr int kThreads = kWorkers + kFinishWarps * kWarp;
   static constexpr int kStages = stream_stages(D);

@@ -208,8 +208,9 @@ Work SantaCost::ours(const Shape& shape, const Statistics& s, const DeviceLimits
     const SplitPlan scores = plan_splits(shape, limits, kBlockSplitUnit);
     stream.launch = scores.launch;
     stream.imbalance = scores.imbalance;
-    const double finishing = plan.warps / 2.0 * (shape.group() > 8 ? 2 : 1);  // warps
-    model_.scoring.wait_for_draws(stream, shape, 32 * (plan.warps + finishing), scores.most_teams);
+    const int finishing = device::finish_warps(plan.warps, shape.group() > 8);
+    model_.scoring.wait_for_draws(stream, shape, scores.most_teams, 32 * (plan.warps + finishing),
+                                  32 * finishing);
   }
   model_.scoring.read_keys(stream, shape, s);
   stream.write(Tensor::kMetadata, kTaggedRecordBytes, records);
