@@ -87,6 +87,8 @@ SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, const Spli
   return plan;
 }
 
+double SplitPlan::most_units() const { return std::round(imbalance * units / launch.ctas); }
+
 double SplitPlan::units_beyond(double kept) const {
   const double teams = ctas_per_team > 0 ? launch.ctas / ctas_per_team : 1;
   const double sharers = ctas_per_team > 0 ? ctas_per_team : launch.ctas;

@@ -21,7 +21,8 @@ struct SplitPlan {
 
   /// Σ over CTAs of the units beyond the first `kept` of each.
   double units_beyond(double kept) const;
-  double most_units() const { return imbalance * units / launch.ctas; }
+  /// Of the longest CTA; whole, whatever the quotients' last bits.
+  double most_units() const;
 };
 
 /// In closed form, but for a walk over the borders of contiguous shares. Batches that no kernel

@@ -100,7 +100,7 @@ struct Stage {
   Followers followers;
   bool heads_gather = false;  // every head sums V rows of its own: no matrix product
   FixedVector<Access, 10> accesses;
-  FixedVector<OpCount, 16> ops;
+  FixedVector<OpCount, 20> ops;
 
   void read(Tensor tensor, double row_bytes, double rows, double requests,
             RowSet row_set = RowSet::kNone) {

@@ -53,8 +53,9 @@ std::vector<std::string> ExperimentFolders::names() const {
   }
   if (!folder_.empty()) {
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-      if (std::filesystem::exists(entry.path() / kRun)) {
-        names.push_back(entry.path().filename().string());
+      const std::string name = entry.path().filename().string();
+      if (is_plain(name) && std::filesystem::exists(entry.path() / kRun)) {
+        names.push_back(name);
       }
     }
   }

@@ -22,7 +22,7 @@ class FeatureStream {
  public:
   using Blocks = UnitStream<kTeams>;
 
-  __device__ FeatureStream(const typename Finish::Arguments& arguments, char* shared)
+  __device__ FeatureStream(const FeatureArguments& arguments, char* shared)
       : a_(arguments),
         base_(shared),
         shared_(arguments, shared),
@@ -180,7 +180,7 @@ class FeatureStream {
     }
   }
 
-  const typename Finish::Arguments& a_;
+  const FeatureArguments& a_;
   char* base_;  // of shared memory
   StreamShared shared_;
   Table& table_;

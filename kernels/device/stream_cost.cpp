@@ -13,7 +13,7 @@ constexpr double kBlockBytes = 4.0 * device::kBlockTokens;  // of one head
 }  // namespace
 
 double StreamPlan::most_spilled() const {
-  return std::max(0.0, std::round(split.most_units()) - resident_blocks);
+  return std::max(0.0, split.most_units() - resident_blocks);
 }
 
 double StreamPlan::rows_of_cta(const Shape& shape, double rows) const {
@@ -27,7 +27,7 @@ StreamPlan plan_stream_cost(const Shape& shape, const DeviceLimits& limits, bool
   plan.warps = device::stream_warps(large);
   plan.ring_bytes = device::stream_ring_bytes(head_class(shape.head_dim), large);
   plan.split = plan_splits(shape, limits, kBlockSplitUnit, fused);
-  const double most = std::round(plan.split.most_units());
+  const double most = plan.split.most_units();
   const std::int64_t resident =
       resident_blocks(static_cast<std::int64_t>(most), shape.group(),
                       static_cast<int>(plan.ring_bytes), limits.shared_bytes_per_sm);

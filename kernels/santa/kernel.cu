@@ -185,7 +185,9 @@ class SantaKernel : public Kernel {
   std::pair<SantaArguments, std::size_t> arguments(const DeviceStep& step,
                                                    const DeviceLimits& limits,
                                                    std::byte* workspace) const {
-    SantaArguments a{{plan_stream(step, limits, tile_of(step), /*teams=*/!two_launches())}};
+    SantaArguments a;
+    static_cast<StreamArguments&>(a) =
+        plan_stream(step, limits, tile_of(step), /*teams=*/!two_launches());
     a.slots_log2 = gather_slots_log2(a.group, Shape::kWarps);
     a.rule = options_.rule;
     a.samples = options_.samples;

@@ -213,5 +213,29 @@ TEST_CASE("the registry holds the methods of this build") {
   }
 }
 
+TEST_CASE("every method has room for its work, however it is split") {
+  for (const std::string& spec : every_spec()) {
+    const NamedMethod named = make_method(spec);
+    for (const std::int64_t context : {1, 200, 4097}) {
+      for (const std::size_t batch : {1u, 16u}) {
+        const std::vector<std::int64_t> contexts(batch, context);
+        Shape shape;
+        shape.contexts = contexts;
+        shape.q_heads = 32;
+        shape.kv_heads = 8;
+        shape.head_dim = shape.v_head_dim = 128;
+        const Method::Bounds bounds = named.method->bounds(shape);
+        for (const int sms : {1, 132}) {
+          DeviceLimits limits;
+          limits.sms = sms;
+          limits.shared_bytes_per_sm = 233472;  // H200
+          INFO(spec << ", " << batch << " x " << context << ", " << sms << " SMs");
+          CHECK_NOTHROW(named.method->implementation().work(shape, bounds.high, limits));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvsim::testing
