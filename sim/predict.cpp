@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "sim/decode_study.h"
@@ -100,6 +101,14 @@ std::vector<std::string> notes(const PredictOptions& options, const MemoryNeed& 
     result.push_back(
         "no --stats: low and high are the least and the most the method can read, value "
         "is the most");
+    const bool features = std::any_of(
+        options.methods.begin(), options.methods.end(),
+        [](const std::string& spec) { return !make_method(spec).method->scores_exactly(); });
+    if (features) {
+      result.push_back(
+          "no --stats: Bernoulli scores read all of K's features, whatever draws, query and "
+          "k_layout say");
+    }
   }
   if (options.llm.max_context > 0 && options.context > options.llm.max_context) {
     result.push_back(fmt::format("{} says it handles at most {} tokens", options.llm.name,
