@@ -97,7 +97,8 @@ std::vector<Parameter> santa_parameters(bool per_tile) {
   std::vector<Parameter> parameters{
       {"samples", "128", "rows", "S, V rows drawn per query head, with repeats"},
       {"implementation", "ours", "ours|fallback|published",
-       "ours: one launch; fallback: two, prefix sums in memory between them; published: the "
+       "ours: one launch, with Bernoulli scores two; fallback: two, prefix sums in memory between "
+       "them; published: the "
        "five of the released prop kernels"},
       offsets_parameter(per_tile)};
   for (Parameter& parameter : scoring_parameters()) parameters.push_back(std::move(parameter));
