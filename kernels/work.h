@@ -83,7 +83,8 @@ struct Followers {
 /// the mean; `dependent_trips` counts memory round trips that wait for each other (an index before
 /// its row), `cache_trips` those that the cache serves (a step of a search). `load_rounds` are the
 /// loads of one warp that follow each other because it has only so many under way: they go on
-/// beside the other warps' bytes, but no stage is shorter. `round_cycles` are those of the
+/// beside the other warps' bytes, but no stage is shorter. `load_warps` are the warps of an SM that
+/// wait so, with a row each or, if fewer, as many rows as that. `round_cycles` are those of the
 /// instructions that one round's next loads wait for. `chain_cycles` are the cycles of a warp's
 /// instructions that depend on each other and that nothing hides.
 struct Stage {
@@ -95,6 +96,7 @@ struct Stage {
   double dependent_trips = 0;
   double cache_trips = 0;
   double load_rounds = 0;
+  double load_warps = 32;
   double round_cycles = 0;
   double chain_cycles = 0;
   Followers followers;

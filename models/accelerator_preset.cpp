@@ -36,7 +36,8 @@ class AcceleratorBuilder {
     machine_.node_nm = node_.feature_nm;
     machine_.memory = memory_.system;
     machine_.round_trip_us = memory_.round_trip_us;
-    machine_.load_round_us = exactly(0, Source::kSpec);
+    machine_.load_warps = {1};
+    machine_.load_round_us = {exactly(0, Source::kSpec)};
     machine_.cache_trip_us = exactly(0, Source::kSpec);
     machine_.cycle_us = exactly(0, Source::kSpec);
     read_core();

@@ -96,7 +96,13 @@ class GpuBuilder {
     machine_.round_trip_us = file_.number("boundary.round_trip", "us", 0, kMostUs);
     const Estimate& ramp = machine_.cache.ramp_us;
     const Estimate& trip = machine_.round_trip_us;
-    machine_.load_round_us = measured("boundary.load_round", trip);
+    machine_.load_warps = {1};
+    machine_.load_round_us = {trip};
+    if (file_.has("boundary.load_round")) {
+      PresetFile::Curve rounds = file_.curve("boundary.load_round", "warps", "us", 0, kMostUs);
+      machine_.load_warps = std::move(rounds.x);
+      machine_.load_round_us = std::move(rounds.y);
+    }
     machine_.cache_trip_us = measured("cache.trip", ramp.value <= trip.value ? ramp : trip);
     // Chains were counted on an H200 at one shape; a quarter more or less elsewhere is assumed.
     machine_.cycle_us = Estimate{1, 0.75, 1.25, Source::kDerived} / clock_mhz_;

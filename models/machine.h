@@ -78,7 +78,9 @@ struct Machine {
   Estimate cache_write_pj_per_bit;
   std::array<Estimate, kBoundaries> boundary_us;
   Estimate round_trip_us;  // one dependent memory access
-  Estimate load_round_us;  // one of Stage::load_rounds; 0 where rows are fetched ahead
+  /// One of Stage::load_rounds by the warps of an SM that wait so; 0 where rows are fetched ahead.
+  std::vector<double> load_warps;
+  std::vector<Estimate> load_round_us;
   Estimate cache_trip_us;  // one of Stage::cache_trips
   Estimate cycle_us;       // one of Stage::chain_cycles; 0 where hardware selects
   std::array<std::array<OpCost, kPhases>, kOps> ops;  // ops[op][phase]

@@ -142,6 +142,7 @@ Json stage_json(const Stage& stage) {
           {"dependent_trips", finite(stage.dependent_trips)},
           {"cache_trips", finite(stage.cache_trips)},
           {"load_rounds", finite(stage.load_rounds)},
+          {"load_warps", finite(stage.load_warps)},
           {"round_cycles", finite(stage.round_cycles)},
           {"chain_cycles", finite(stage.chain_cycles)},
           {"follower_blocks", finite(stage.followers.blocks)},

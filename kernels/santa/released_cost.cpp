@@ -99,8 +99,11 @@ double ReleasedPace::resident(double threads, double registers) const {
   return std::max(1.0, std::floor(most / threads));
 }
 
-LaunchShape ReleasedPace::launch(double ctas, double ctas_of_sm) const {
-  return {ctas, ctas_of_sm * limits_.sms};
+void ReleasedPace::launch(Stage& stage, double ctas, double threads, double registers) const {
+  stage.launch = {ctas, resident(threads, registers) * limits_.sms};
+  // On the mean over all waves.
+  const double ctas_of_sm = std::max(1.0, ctas / (waves(stage.launch) * limits_.sms));
+  stage.load_warps = ctas_of_sm * threads / kLanes;
 }
 
 double ReleasedPace::longest_tiles() const {
@@ -129,8 +132,7 @@ void ReleasedPace::pass1(Stage& stage) const {
   constexpr double kPanel = 160;
   const bool rows = is_row_by_row(shape_, tile_);
   const double threads = rows ? kWarps * kLanes : 2.0 * tile_;
-  stage.launch =
-      launch(tiles_of_groups(), resident(threads, rows ? kRowRegisters : kOtherRegisters));
+  launch(stage, tiles_of_groups(), threads, rows ? kRowRegisters : kOtherRegisters);
   const double count = waves(stage.launch);
   stage.load_rounds = count * (rows ? tile_ / kWarps : shape_.head_dim / 16.0);
   stage.round_cycles = rows ? kPass1Row : kPanel;
@@ -140,7 +142,7 @@ void ReleasedPace::pass1(Stage& stage) const {
 void ReleasedPace::flash_tile(Stage& stage, const Statistics& s) const {
   const double warps = tile_ == 256 ? 8 : 4;
   const double threads = warps * kLanes;
-  stage.launch = launch(tiles_of_groups(), resident(threads, kRowRegisters));
+  launch(stage, tiles_of_groups(), threads, kRowRegisters);
   const double count = waves(stage.launch);
   const DrawnRows drawn(s);
   const double keys = tile_ / warps;
@@ -155,7 +157,7 @@ void ReleasedPace::flash_tile(Stage& stage, const Statistics& s) const {
 void ReleasedPace::flash_finalize(Stage& stage, const Statistics& s) const {
   constexpr double kThreads = 256;
   const double tiles = longest_tiles();
-  stage.launch = launch(shape_.batch() * shape_.q_heads, resident(kThreads, kOtherRegisters));
+  launch(stage, shape_.batch() * shape_.q_heads, kThreads, kOtherRegisters);
   const double count = waves(stage.launch);
   const double each = std::ceil(tiles / kThreads);
   stage.chain_cycles = count * (kFinalize + tiles * kFinalizeTile);
@@ -169,7 +171,7 @@ void ReleasedPace::tile_budgets(Stage& stage) const {
   constexpr double kThreads = 128;
   const double tiles = longest_tiles();
   const double each = std::ceil(tiles / kThreads);  // tiles of a thread
-  stage.launch = launch(shape_.batch() * shape_.q_heads, resident(kThreads, kOtherRegisters));
+  launch(stage, shape_.batch() * shape_.q_heads, kThreads, kOtherRegisters);
   const double count = waves(stage.launch);
   const double lengths = log2_up(tiles);
   const double passes = lengths * (lengths + 1) / 2;
@@ -187,7 +189,7 @@ void ReleasedPace::tile_budgets(Stage& stage) const {
 void ReleasedPace::pass2(Stage& stage, const Statistics& s) const {
   constexpr double kThreadsOfHead = 128;
   const double threads = kThreadsOfHead * shape_.group();
-  stage.launch = launch(tiles_of_groups(), resident(threads, kOtherRegisters));
+  launch(stage, tiles_of_groups(), threads, kOtherRegisters);
   const double count = waves(stage.launch);
   // Waves of CTAs that have samples; the others skip stash and rows. One CTA has, if any has.
   const double drawing = std::max(std::min(1.0, s.group_tiles),

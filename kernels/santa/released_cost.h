@@ -34,7 +34,7 @@ class ReleasedPace {
   double tiles_of_groups() const;  // (sequence, tile, KV head)
   /// CTAs of an SM, as far as threads and their registers limit them.
   double resident(double threads, double registers) const;
-  LaunchShape launch(double ctas, double ctas_of_sm) const;
+  void launch(Stage& stage, double ctas, double threads, double registers) const;
   double longest_tiles() const;  // of one head
   double key_bytes() const;
   /// Of what a stage wrote little by little while it read so many bytes, the share that has left

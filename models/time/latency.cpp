@@ -121,11 +121,23 @@ LevelTime compute_time(const Stage& stage, const Machine& machine) {
   return {kNothing, longest * (stage.imbalance * idle_factor(stage.launch, machine))};
 }
 
+/// Linear between points, as at the last one beyond them.
+Estimate load_round(const Machine& machine, double warps) {
+  const std::vector<double>& x = machine.load_warps;
+  const std::vector<Estimate>& y = machine.load_round_us;
+  if (warps <= x.front()) return y.front();
+  if (warps >= x.back()) return y.back();
+  const auto i = static_cast<std::size_t>(std::upper_bound(x.begin(), x.end(), warps) - x.begin());
+  const double weight = (warps - x[i - 1]) / (x[i] - x[i - 1]);
+  return y[i - 1] * (1 - weight) + y[i] * weight;
+}
+
 /// One warp's loads, round after round: the first arrives when the stage's first byte does. So few
 /// bytes under way limit the bandwidth to bytes / latency, whatever the memory could deliver.
 LevelTime load_time(const Stage& stage, const StageTraffic& traffic, const Machine& machine) {
-  const Estimate& round = machine.load_round_us;
-  if (stage.load_rounds <= 0 || round.value <= 0) return {};
+  if (stage.load_rounds <= 0) return {};
+  const Estimate round = load_round(machine, stage.load_warps);
+  if (round.value <= 0) return {};
   const bool starts = stage.before == Boundary::kKernelLaunch;
   const Estimate& ramp =
       traffic.dram_read_bytes > 0 ? machine.memory.stream.ramp_us : machine.cache.ramp_us;
@@ -136,7 +148,8 @@ LevelTime load_time(const Stage& stage, const StageTraffic& traffic, const Machi
 
 /// What followers need after the stage's last byte: the last block, and those that they are behind
 /// by then because a block took them longer than it took to come.
-Estimate follow_time(const Followers& f, const Estimate& stream_us, const Machine& machine) {
+Estimate follow_time(const Stage& stage, const Estimate& stream_us, const Machine& machine) {
+  const Followers& f = stage.followers;
   if (f.blocks <= 0) return kNothing;
   const Estimate& rate = machine.memory.stream.gb_per_s;
   const auto block_us = [&](const Estimate& load_us) {
@@ -144,7 +157,7 @@ Estimate follow_time(const Followers& f, const Estimate& stream_us, const Machin
     return machine.cycle_us * (f.chain_cycles - f.hidden_cycles) + first +
            load_us * std::max(0.0, f.load_rounds - 1);
   };
-  const Estimate& load_us = machine.load_round_us;
+  const Estimate load_us = load_round(machine, stage.load_warps);
   const Estimate arrival = machine.memory.stream.ramp_us + transfer_us(f.first_bytes, rate);
   const Estimate beside = block_us(max(load_us, transfer_us(f.bytes_under_way, rate)));
   const double streaming_us = std::max(0.0, stream_us.value - arrival.value);
@@ -184,7 +197,7 @@ void for_each_term(const Stage& stage, const StageTraffic& traffic, const Machin
   }
   const LevelTime& time = slowest->time;
   visit("", time.ramp_us.value > time.busy_us.value ? Limit::kLatency : slowest->limit, us);
-  visit("followers", Limit::kLatency, follow_time(stage.followers, us, machine));
+  visit("followers", Limit::kLatency, follow_time(stage, us, machine));
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ TEST_CASE("released pass1: a row a warp at a time, 5 CTAs an SM") {
   CHECK(stage.launch.ctas == 128 * 8);
   CHECK(stage.launch.ctas_per_wave == 5 * 132);  // of 48 registers a thread
   CHECK(stage.load_rounds == 2 * 32);            // two waves, 256 rows for 8 warps
+  CHECK(stage.load_warps == Approx(8 * 1024 / (2 * 132.0)));
   CHECK(stage.round_cycles == 348);
   CHECK(stage.chain_cycles == Approx(1.18 * 660 + 2 * (650 + 4 * 78)));
 
@@ -129,6 +130,7 @@ TEST_CASE("released flash: scores and rows in one CTA, a thread over all tiles")
   Stage finalize;
   pace.flash_finalize(finalize, s);
   CHECK(finalize.launch.ctas == 32);
+  CHECK(finalize.load_warps == 8);  // of those SMs that have a CTA
   CHECK(finalize.chain_cycles == Approx(2305 + 128 * 15));
   CHECK(finalize.load_rounds + finalize.cache_trips == Approx(2 + 128 / 3.4 - 1));
   CHECK(finalize.load_rounds == Approx(128 / 3.4 * (1 - 0.8 * 50 / 80)));  // 64 MiB of K, 16 of V

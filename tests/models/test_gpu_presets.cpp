@@ -75,7 +75,7 @@ TEST_CASE("every GPU preset loads, with positive and ordered constants") {
     CHECK(machine.memory.capacity_bytes > 1e9);
     for (const Estimate& e : machine.boundary_us) check_interval(e);
     for (const Estimate& e :
-         {machine.round_trip_us, machine.load_round_us, machine.cache_trip_us,
+         {machine.round_trip_us, machine.load_round_us.front(), machine.cache_trip_us,
           machine.memory.stream.ramp_us, machine.memory.gather_ramp_us, machine.memory.read_ramp_us,
           machine.memory.read_pj_per_bit, machine.memory.write_pj_per_bit,
           machine.memory.activate_pj, machine.cache.ramp_us, machine.cache_read_pj_per_bit,
@@ -99,10 +99,11 @@ TEST_CASE("the H200 preset becomes the machine that its numbers say") {
   CHECK(h200.limits.sms == 132);
   CHECK(h200.limits.shared_bytes_per_sm == 228 * 1024);
   CHECK(h200.cache_bytes == 50.0 * 1024 * 1024);
-  CHECK(h200.load_round_us.value == 0.45);
+  REQUIRE(h200.load_warps.at(4) == 32);
+  CHECK(h200.load_round_us.at(4).value == 0.45);
   CHECK(h200.cache_trip_us.value == 0.18);
   const Machine a100 = Presets().gpu("a100_sxm_80gb");  // not measured: what stands for it
-  CHECK(a100.load_round_us.value == a100.round_trip_us.value);
+  CHECK(a100.load_round_us.front().value == a100.round_trip_us.value);
   CHECK(a100.cache_trip_us.value == std::min(a100.cache.ramp_us.value, a100.round_trip_us.value));
   CHECK(h200.memory.stream.gb_per_s.value == 4600);
   CHECK(h200.memory.stream.gb_per_s.source == Source::kMeasured);

@@ -204,7 +204,8 @@ Machine simple_machine() {
   machine.cache = {exactly(0.25), exactly(10)};  // 10000 B/us
   machine.boundary_us = {exactly(1), exactly(0.5), exactly(0.3), exactly(0.2)};
   machine.round_trip_us = exactly(0.75);
-  machine.load_round_us = exactly(1);
+  machine.load_warps = {32, 64};
+  machine.load_round_us = {exactly(1), exactly(2)};
   machine.cache_trip_us = exactly(0.25);
   machine.cycle_us = exactly(0.001);
   return machine;
@@ -235,6 +236,12 @@ TEST_CASE("streams, gathers, writes and cache hits by hand") {
   stage.load_rounds = 8;  // beside the bytes, which take longer
   CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 8));
   stage.load_rounds = 12;  // the first comes with the ramp
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 11));
+  stage.load_warps = 40;  // 1.25 us each
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 11 * 1.25));
+  stage.load_warps = 80;
+  CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 11 * 2));
+  stage.load_warps = 8;
   CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 11));
   stage.round_cycles = 250;  // which the next loads wait for
   CHECK(simple_time(stage, machine).value == Approx(1 + 2 + 11 + 12 * 0.25));
