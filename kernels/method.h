@@ -15,6 +15,7 @@
 #include "kernels/row_ranges.h"
 #include "kernels/statistics.h"
 #include "traces/rows_view.h"
+#include "traces/trace.h"
 
 namespace kvsim {
 
@@ -22,6 +23,9 @@ namespace kvsim {
 struct CacheView {
   RowsView k;
   RowsView v;
+  std::vector<RowsView> probes = {};  // [group] of [n, head_dim]: each head's last n prompt queries
+  float scale = 1;                    // as in StepView
+  float logit_cap = 0;
 };
 
 /// One KV head and the query heads that share it, at one decode step. Rows are the tokens the step
@@ -36,6 +40,8 @@ struct StepView {
   std::span<const float> sink_logits;  // [group] or empty: mass that belongs to no row
   std::int64_t prompt_tokens = 0;      // fixes what must not change in mid-trace (tile widths)
   RandomStream random;                 // of the group's first query head
+  RowsView layer_queries = {};         // [q_heads, head_dim], of the whole layer; may be unknown
+  const LearnedParameters* learned = nullptr;  // of the layer; null: none
 
   std::int64_t rows() const { return k.rows; }
   std::span<const float> query(int head) const {
@@ -49,10 +55,17 @@ struct StepView {
   }
 };
 
+/// What a method that screens blocks of keys decides by.
+struct Screening {
+  std::vector<float> bounds;      // [group, blocks]: of the logits of a block's keys
+  std::vector<float> thresholds;  // [group]; empty: not screened yet
+};
+
 /// Logits of a group, after scale and cap: [group, rows].
 struct Scores {
   std::int64_t rows = 0;
   std::vector<float> values;
+  Screening screening = {};  // a kernel's own, or the caller leaves it to `select`
 
   std::span<const float> head(int g) const {
     return {values.data() + g * rows, static_cast<std::size_t>(rows)};
@@ -93,6 +106,8 @@ class State {
  public:
   virtual ~State() = default;
   virtual std::int64_t bytes() const = 0;
+  /// What a reader of results must know of how it came about; empty: nothing.
+  virtual std::string note() const { return {}; }
 };
 
 /// What is computed. Life cycle, per KV head: `prepare` once on the prompt's rows; then for every
@@ -110,6 +125,12 @@ class Method {
   virtual bool scores_exactly() const { return true; }
   virtual Scores score(const StepView& view, const State* state) const;
   virtual Selection select(const StepView& view, const Scores& scores, State* state) const = 0;
+  /// For a method that screens blocks: the thresholds of the group's heads, from a step's queries,
+  /// the state, or the bounds of `select`'s own scoring or a kernel's, [group, blocks].
+  virtual std::vector<float> block_thresholds(const StepView&, const State*,
+                                              std::span<const float> /*bounds*/) const {
+    return {};
+  }
   /// [group, v_head_dim]. The default weighs the selected V rows; a head without rows returns
   /// zeros.
   virtual std::vector<float> attend(const StepView& view, const Selection& selection) const;

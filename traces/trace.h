@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,6 +65,9 @@ struct TraceInfo {
   std::int64_t tokens() const { return prompt_tokens + decode_steps; }
 };
 
+/// What a model learned for a method, by name: /layers/<i>/parameters/<name> (docs/formats.md).
+using LearnedParameters = std::map<std::string, HostTensor, std::less<>>;
+
 /// One layer in memory. Step s attends to the first prompt_tokens + s + 1 rows.
 struct TraceLayer {
   LayerInfo info;
@@ -74,6 +78,7 @@ struct TraceLayer {
   std::optional<HostTensor> probe;   // [n, q_heads, head_dim], the last n prompt queries
   std::optional<HostTensor> attention_sum;  // [1, q_heads, prompt_tokens] float32
   std::vector<float> sink_logits;           // [q_heads] or empty
+  LearnedParameters learned;
 
   RowsView keys(int kv_head) const {
     return k.rows(info.layout == KvLayout::kLatent ? 0 : kv_head);
