@@ -18,7 +18,8 @@ struct Accumulator {
   float highest[kHeads8][2];
   float sum[kHeads8][2];  // of this lane's tokens
 
-  __device__ void clear() {
+  /// `reference`: below all scores, and finite where a unit may have none.
+  __device__ void clear(float reference = -INFINITY) {
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
@@ -26,7 +27,7 @@ struct Accumulator {
 #pragma unroll
         for (int i = 0; i < 4; ++i) o[m][n][i] = 0;
       }
-      highest[n][0] = highest[n][1] = -INFINITY;
+      highest[n][0] = highest[n][1] = reference;
       sum[n][0] = sum[n][1] = 0;
     }
   }
@@ -105,7 +106,7 @@ class DenseMerge {
   __device__ void merge_warps(const Accumulator<D, kHeads8>& sums, const TeamSplit::Team& team,
                               const Sharing& sharing, std::uint32_t launch) const {
     write_warp(sums);
-    __syncthreads();
+    sync_workers<kThreads>();
     for (int i = static_cast<int>(threadIdx.x); i < group_ * (D / 2); i += kThreads) {
       const int head = i / (D / 2);
       const int column = 2 * (i % (D / 2));

@@ -161,7 +161,7 @@ __device__ inline void write_weighted(const DeviceStep& step, int group,
   if (step.sink_logits != nullptr) {
     total.add({0, 0, 1, step.sink_logits[team.kv_head * group + head] * kLog2e});
   }
-  const float inverse = 1 / total.sum;
+  const float inverse = total.sum > 0 ? 1 / total.sum : 0;  // 0: a head that attends to nothing
   store_output(step, row * step.head_dim + column, total.a * inverse, total.b * inverse);
 }
 

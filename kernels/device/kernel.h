@@ -23,6 +23,14 @@ class Kernel {
   virtual std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const = 0;
   /// Whether steps need a copy of K feature by feature.
   virtual bool wants_features() const { return false; }
+  /// Tokens of the blocks that the method screens by DeviceStep::thresholds; 0: it screens none.
+  virtual int screened_block() const { return 0; }
+  /// Device memory for what the method keeps beside the cache of a step; 0: nothing.
+  virtual std::size_t prepared_bytes(const DeviceStep&) const { return 0; }
+  /// Makes it for the last `new_rows` rows of every sequence: all of them, or those since the last
+  /// call.
+  virtual void prepare(const DeviceStep&, std::int64_t /*new_rows*/, std::byte* /*prepared*/,
+                       CUstream_st*) const {}
   /// Device memory for exchanges and partial results. The caller zeroes it once; every launch
   /// leaves it as the next one of equal contexts, heads and limits needs it, others want it zeroed
   /// again. One workspace serves one launch at a time.

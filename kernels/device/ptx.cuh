@@ -28,6 +28,11 @@ __device__ inline void copy_async16_or_zero(std::uint32_t shared, const void* gl
                "r"(copied ? 16 : 0));
 }
 
+/// Starts a copy of 4 bytes.
+__device__ inline void copy_async4(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global));
+}
+
 __device__ inline std::uint64_t evict_first_policy() {
   std::uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -11,7 +11,7 @@
 
 namespace kvsim {
 
-inline constexpr int kMaxBatch = 64;  // sequences of one launch
+inline constexpr int kMaxBatch = 128;  // sequences of one launch
 
 /// K or V of a whole batch in device memory. Strides count elements. HND and NHD differ only in
 /// their strides; a paged cache has a page table, whose pages take the place of the sequence.
@@ -61,6 +61,14 @@ struct DeviceStep {
   std::int64_t dump_stride = 0;
   std::array<std::int32_t, kMaxBatch> contexts{};  // rows each sequence sees
   FeatureMajorKeys k_by_feature;
+  /// What the method's kernel keeps beside the cache (Kernel::prepare), or null.
+  const std::byte* prepared = nullptr;
+  std::int64_t prepared_rows = 0;  // it has room for, in each sequence
+  /// Of methods that screen blocks: thresholds [batch, q_heads]; and, for tests, the kernel's own
+  /// bounds [batch, q_heads, bound_stride], or null.
+  const float* thresholds = nullptr;
+  float* bounds = nullptr;
+  std::int64_t bound_stride = 0;
   /// For tests, or null: how often Bernoulli scores drew each feature, [batch, q_heads, head_dim].
   std::uint32_t* feature_counts = nullptr;
 

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/dense/accumulator.cuh"
+#include "kernels/device/exchange.cuh"
+#include "kernels/device/step.h"
+#include "kernels/device/units.cuh"
+#include "kernels/eta/queue.cuh"
+#include "kernels/eta/sizes.h"
+
+// What a launch of ETA is told, and the sizes of its instances.
+
+namespace kvsim::eta {
+
+enum class Gate { kNone, kMultiplicative, kAdditive };
+
+/// Block records of a batch, [teams, capacity]: centroid and spread, [2, head_dim], and the largest
+/// norm.
+struct DeviceRecords {
+  const __half* rows = nullptr;
+  const float* norms = nullptr;
+  std::int64_t capacity = 0;
+};
+
+struct EtaArguments {
+  device::Partials partials;
+  std::int32_t group = 1;
+  std::int32_t block_log2 = 6;  // of its tokens
+  std::int32_t chunk = 128;     // blocks
+  std::int32_t pinned = 2;      // blocks
+  float z = 0;
+  Gate gate = Gate::kMultiplicative;
+  bool rescue = true;
+  DeviceRecords records;
+  TeamSplit split;  // in kShareTokens
+  DeviceStep step;
+};
+
+/// Warps that attend stream rows as those of dense attention do; others screen blocks ahead of
+/// them.
+template <int D, int kHeads8Value, bool kLarge>
+struct EtaShape {
+  static constexpr int kDim = D;
+  static constexpr int kHeads8 = kHeads8Value;
+  using Tile = device::UnitTile<D>;
+
+  static constexpr int kWarps = (D == 256 ? 4 : 8) / (kLarge ? 1 : 2);
+  static constexpr int kStages = D == 64 ? 4 : 2;
+  static constexpr int kWorkers = kWarps * device::kWarp;
+  static constexpr int kStageBytes = 2 * Tile::kBytes;
+  static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
+
+  /// 32 KB of records are under way, or 16 where that is too much beside the rest.
+  static constexpr int kScreenBytes = 2 * Tile::kBytes;  // of a stage: centroids and spreads
+  static constexpr int kScreenStages = D == 256 && kHeads8 > 1 ? 1 : 2;
+  static constexpr int kScreenWarps = D == 64 ? (kLarge ? 4 : 2) : (D == 128 && kHeads8 == 1 ? 2 : 1);
+  static constexpr int kScreenRing = kScreenWarps * kScreenStages * kScreenBytes;
+  static constexpr int kThreads = kWorkers + kScreenWarps * device::kWarp;
+
+  using Merge = device::DenseMerge<D, kHeads8, kWarps>;
+  using Queue = UnitQueue<kWarps>;
+  using Stage = StagedUnit;
+  static constexpr int kScreen = kRingBytes;
+  static constexpr int kScratch = kScreen + kScreenRing;
+  static constexpr int kWeights = kScratch + 4 * kWarps * Merge::kWarpFloats;
+  static constexpr int kNorms = kWeights + Merge::kWeightBytes;
+  static constexpr int kQueue = kNorms + 4 * kScreenWarps * kScreenStages * kScreenedAtOnce;
+  static constexpr int kStaged = kQueue + static_cast<int>(sizeof(Queue));
+  static constexpr int kSharedBytes =
+      kStaged + kWarps * kStages * static_cast<int>(sizeof(StagedUnit));
+  static_assert(kQueue % 16 == 0 && kStaged % 16 == 0);
+};
+
+/// A team's blocks that are this CTA's own, in the order in which it screens them.
+struct OwnBlocks {
+  TeamSplit::Team team;
+  int context;
+  int full;         // blocks of the sequence
+  int first_share;  // kShareTokens from the beginning of the sequence
+  int step;         // from one share to the next
+  int count;        // full blocks
+  int shares;       // blocks of one, log2
+  bool has_first;   // of the sequence
+  bool has_tail;    // the rows behind its last full block
+
+  template <bool kTeams>
+  __device__ OwnBlocks(const EtaArguments& a, const device::UnitStream<kTeams>& units)
+      : team(units.team),
+        context(device::context_of<kTeams>(a.step, team.sequence)),
+        full(context >> a.block_log2),
+        first_share(units.position - team.begin),
+        step(units.step),
+        shares(8 - a.block_log2),
+        has_first(first_share == 0) {
+    const int stop = min(team.end, units.end);
+    const int own = (stop - units.position + step - 1) / step;
+    const int last = first_share + (own - 1) * step;
+    count = own > 0 ? (own << shares) - max(((last + 1) << shares) - full, 0) : 0;
+    has_tail = own > 0 && last == team.end - team.begin - 1;
+  }
+
+  __device__ int block(int i) const {
+    return ((first_share + (i >> shares) * step) << shares) + (i & ((1 << shares) - 1));
+  }
+};
+
+}  // namespace kvsim::eta
