@@ -9,13 +9,12 @@
 #include "kernels/device/step.h"
 #include "kernels/device/units.cuh"
 #include "kernels/eta/queue.cuh"
+#include "kernels/eta/rule.h"
 #include "kernels/eta/sizes.h"
 
 // What a launch of ETA is told, and the sizes of its instances.
 
 namespace kvsim::eta {
-
-enum class Gate { kNone, kMultiplicative, kAdditive };
 
 /// Block records of a batch, [teams, capacity]: centroid and spread, [2, head_dim], and the largest
 /// norm.
@@ -56,7 +55,8 @@ struct EtaShape {
   /// 32 KB of records are under way, or 16 where that is too much beside the rest.
   static constexpr int kScreenBytes = 2 * Tile::kBytes;  // of a stage: centroids and spreads
   static constexpr int kScreenStages = D == 256 && kHeads8 > 1 ? 1 : 2;
-  static constexpr int kScreenWarps = D == 64 ? (kLarge ? 4 : 2) : (D == 128 && kHeads8 == 1 ? 2 : 1);
+  static constexpr int kScreenWarps =
+      D == 64 ? (kLarge ? 4 : 2) : (D == 128 && kHeads8 == 1 ? 2 : 1);
   static constexpr int kScreenRing = kScreenWarps * kScreenStages * kScreenBytes;
   static constexpr int kThreads = kWorkers + kScreenWarps * device::kWarp;
 

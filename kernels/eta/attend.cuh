@@ -14,8 +14,7 @@ __device__ inline float gated(float logit, float threshold, Gate gate) {
   if (gate == Gate::kNone) return logit;
   const float opens =
       __fdividef(1.0f, 1.0f + device::fast_exp2(kGateSlope * device::kLog2e * (threshold - logit)));
-  return gate == Gate::kMultiplicative ? logit * opens
-                                       : logit + kAdditiveGate * (opens - 1.0f);
+  return gate == Gate::kMultiplicative ? logit * opens : logit + kAdditiveGate * (opens - 1.0f);
 }
 
 /// Copies the rows of a staged unit, wherever its pieces lie.

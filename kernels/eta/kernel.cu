@@ -12,7 +12,6 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/eta/attend.cuh"
 #include "kernels/eta/build_records.cuh"
-#include "kernels/eta/parameters.h"
 #include "kernels/eta/screen.cuh"
 
 namespace kvsim::eta {
@@ -31,6 +30,30 @@ __global__ void __launch_bounds__(EtaShape<D, kHeads8, kLarge>::kThreads, 1)
     Attender<T, Shape, kTeams>(arguments, shared).run(arguments.partials.launches.read());
   }
 }
+
+/// What the kernel needs to know of the method's parameters.
+struct EtaParameters {
+  explicit EtaParameters(const Parameters& p)
+      : published(p.choice("implementation") == "published"),
+        block(static_cast<int>(p.integer("block", 1, 128))),
+        chunk(static_cast<int>(p.integer("chunk", 1, 1 << 20))),
+        pinned(static_cast<int>(p.integer("pinned", 0, 1 << 20))),
+        z(static_cast<float>(p.real("z", 0, 1000))),
+        spread(p.choice("spread") == "flat" ? Spread::kFlat : Spread::kEnvelope),
+        gate(p.choice("gate") == "none"       ? Gate::kNone
+             : p.choice("gate") == "additive" ? Gate::kAdditive
+                                              : Gate::kMultiplicative),
+        rescue(p.choice("rescue") == "on") {}
+
+  bool published;
+  int block;
+  int chunk;
+  int pinned;
+  float z;
+  Spread spread;
+  Gate gate;
+  bool rescue;
+};
 
 class EtaKernel : public Kernel {
  public:
@@ -59,7 +82,7 @@ class EtaKernel : public Kernel {
 
   void prepare(const DeviceStep& step, std::int64_t new_rows, std::byte* prepared,
                CUstream_st* stream) const override {
-    build_records(step, new_rows, own_.block, own_.envelope, records(step, prepared).first, stream);
+    build_records(step, new_rows, own_.block, own_.spread, records(step, prepared).first, stream);
   }
 
   std::size_t workspace_bytes(const DeviceStep& step, const DeviceLimits& limits) const override {

@@ -26,8 +26,8 @@ struct ScreeningQueries {
   __device__ void load(const EtaArguments& a, const TeamSplit::Team& team, int lane) {
     const std::int64_t head = device::first_head(a.step, a.group, team);
     device::QueryFragments<T, D, kHeads8> stored;
-    stored.load(static_cast<const T*>(a.step.q) + head * a.step.head_dim, a.group,
-                a.step.head_dim, lane);
+    stored.load(static_cast<const T*>(a.step.q) + head * a.step.head_dim, a.group, a.step.head_dim,
+                lane);
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
       float largest = 0;
@@ -149,8 +149,8 @@ class Screener {
     queries_.load(a_, own.team, lane_);
     const auto own_block = [&](int i) { return i < own.count ? own.block(i) : -1; };
     const int groups = (own.count + kRows - 1) / kRows;
-    const int first = (warp_ - turn_ % Shape::kScreenWarps + Shape::kScreenWarps) %
-                      Shape::kScreenWarps;
+    const int first =
+        (warp_ - turn_ % Shape::kScreenWarps + Shape::kScreenWarps) % Shape::kScreenWarps;
     int stage = 0;
 #pragma unroll 1
     for (int s = 0; s < Shape::kScreenStages; ++s) {
@@ -177,8 +177,7 @@ class Screener {
   template <typename BlockOf>
   __device__ void copy(const OwnBlocks& own, int stage, int begin, const BlockOf& block_of) const {
     const std::int64_t first =
-        std::int64_t{own.team.sequence * a_.step.kv_heads + own.team.kv_head} *
-        a_.records.capacity;
+        std::int64_t{own.team.sequence * a_.step.kv_heads + own.team.kv_head} * a_.records.capacity;
     const std::uint32_t tile = tiles_ + stage * Shape::kScreenBytes;
     const int column = lane_ % Tile::kChunks * 8;
     const std::uint64_t policy = device::evict_first_policy();
@@ -218,9 +217,10 @@ class Screener {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float unit = queries_.unit[n][i % 2];
-        group.bounds[n][i] =
-            block_bound(group.bounds[n][i] * unit, variance[n][i] * unit * unit,
-                        queries_.norm[n][i % 2], norms[i / 2], a_.z, a_.step.scale);
+        float& bound = group.bounds[n][i];
+        bound = block_bound(bound * unit, variance[n][i] * unit * unit, queries_.norm[n][i % 2],
+                            norms[i / 2], a_.z, a_.step.scale);
+        if (a_.step.logit_cap > 0) bound = device::capped(bound, a_.step.logit_cap);
       }
     }
     group.block = lane_ < kRows ? block_of(begin + lane_) : -1;
@@ -242,12 +242,11 @@ class Screener {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         // Bit 4 r + c: row r (of the second eight for i above 1), head 8 n + 2 c + i % 2.
-        const std::uint32_t passed = __ballot_sync(
-            0xffffffffu, passes(group.bounds[n][i], queries_.threshold[n][i % 2]));
+        const std::uint32_t passed =
+            __ballot_sync(0xffffffffu, passes(group.bounds[n][i], queries_.threshold[n][i % 2]));
         if (lane_ / 8 % 2 != i / 2) continue;
         const std::uint32_t own = passed >> (4 * (lane_ % 8));
-        const std::uint32_t apart =
-            (own & 1) | (own & 2) << 1 | (own & 4) << 2 | (own & 8) << 3;
+        const std::uint32_t apart = (own & 1) | (own & 2) << 1 | (own & 4) << 2 | (own & 8) << 3;
         heads |= apart << (8 * n + i % 2);
       }
     }

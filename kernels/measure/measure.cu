@@ -176,7 +176,7 @@ class Session {
   void build_graphs() {
     add([this](int) { timer_.space(); });
     for (const Subject& subject : subjects_) {
-      const Enqueue call = [&](int i) { subject.enqueue(copies_.step(copy_of(i)), stream_.get()); };
+      const Enqueue call = [&](int i) { subject.enqueue(copies_, copy_of(i), stream_.get()); };
       add(call);
       add([&, call](int i) {
         call(i);

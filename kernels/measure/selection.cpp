@@ -74,6 +74,19 @@ StepView view_of_group(const DeviceStep& step, const HostInputs& inputs, int seq
   return view;
 }
 
+Screening screening_of(const StepView& view, std::size_t first_head, const ScreeningDump& dump) {
+  Screening result;
+  const auto full = static_cast<std::size_t>(view.rows() / dump.block);
+  for (int g = 0; g < view.group; ++g) {
+    const std::size_t head = first_head + static_cast<std::size_t>(g);
+    const auto bounds =
+        dump.bounds.subspan(head * static_cast<std::size_t>(dump.bound_stride), full);
+    result.bounds.insert(result.bounds.end(), bounds.begin(), bounds.end());
+    if (!dump.thresholds.empty()) result.thresholds.push_back(dump.thresholds[head]);
+  }
+  return result;
+}
+
 DumpedSelection select_from_dump(const Method& method, const DeviceStep& step, const Dumps& dumps,
                                  const HostInputs& inputs) {
   DumpedSelection result;
@@ -94,6 +107,9 @@ DumpedSelection select_from_dump(const Method& method, const DeviceStep& step, c
       for (int g = 0; g < step.group(); ++g) {
         const auto head = dumps.scores.subspan(at(g), rows);
         own.values.insert(own.values.end(), head.begin(), head.end());
+      }
+      if (dumps.screening.block > 0) {
+        own.screening = screening_of(view, head_at(0), dumps.screening);
       }
       const Selection selection = method.select(view, own, nullptr);
       result.statistics += selection.statistics;

@@ -10,12 +10,22 @@
 
 namespace kvsim {
 
+/// Of a method that screens blocks: its kernel's bounds [batch, q_heads, bound_stride], and the
+/// thresholds [batch, q_heads] that the launch was given.
+struct ScreeningDump {
+  std::span<const float> bounds = {};
+  std::span<const float> thresholds = {};
+  int block = 0;  // tokens; 0: no blocks are screened
+  std::int64_t bound_stride = 0;
+};
+
 /// Dumps of a launch of a step, [batch, q_heads, dump_stride] each. All counts are zero where a
 /// kernel dumps none.
 struct Dumps {
   std::span<const float> scores;
   std::span<const std::uint32_t> counts;
   std::span<const std::uint32_t> feature_counts = {};  // [batch, q_heads, head_dim], or nothing
+  ScreeningDump screening = {};
 };
 
 /// Of a step, in host memory.
@@ -38,6 +48,10 @@ DumpedSelection select_from_dump(const Method& method, const DeviceStep& step, c
 
 /// KV head `kv_head` of a sequence, as a method's rule sees it; its rows have no data.
 StepView view_of_group(const DeviceStep& step, const HostInputs& inputs, int sequence, int kv_head);
+
+/// The part of a dump that belongs to a view's group, whose first query head in the batch is
+/// `first_head`; bounds of full blocks only.
+Screening screening_of(const StepView& view, std::size_t first_head, const ScreeningDump& dump);
 
 /// A row that a kernel drew more or less often than the rule.
 struct CountDifference {

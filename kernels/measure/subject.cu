@@ -49,15 +49,25 @@ Subject::Subject(const std::string& spec, KvCopies& copies, const MeasureCase& s
   workspace_ =
       DeviceBuffer<std::byte>(std::max<std::size_t>(kernel_->workspace_bytes(step, limits), 1));
   workspace_.fill_bytes(0);
+  for (int i = 0; kernel_->screened_block() > 0 && i < copies.copies(); ++i) {
+    screenings_.emplace_back(method_, *kernel_, limits_, copies.step(i), workspace_.data(),
+                             stream.get());
+  }
 }
 
-void Subject::enqueue(const DeviceStep& step, cudaStream_t stream) const {
-  kernel_->launch(step, limits_, workspace_.data(), stream);
+DeviceStep Subject::step_of(const KvCopies& copies, int copy) const {
+  DeviceStep step = copies.step(copy);
+  if (!screenings_.empty()) screenings_[static_cast<std::size_t>(copy)].attach(step);
+  return step;
+}
+
+void Subject::enqueue(const KvCopies& copies, int copy, cudaStream_t stream) const {
+  kernel_->launch(step_of(copies, copy), limits_, workspace_.data(), stream);
 }
 
 std::vector<std::byte> Subject::run_plain(KvCopies& copies, const Stream& stream) const {
   copies.poison_output(0);
-  enqueue(copies.step(0), stream.get());
+  enqueue(copies, 0, stream.get());
   stream.synchronize();
   return copies.output(0);
 }
@@ -65,11 +75,11 @@ std::vector<std::byte> Subject::run_plain(KvCopies& copies, const Stream& stream
 Subject::HostDumps Subject::run_with_dumps(const KvCopies& copies, const MeasureCase& shape,
                                            const Stream& stream) const {
   HostDumps dumps;
-  DeviceStep step = copies.step(0);
+  DeviceStep step = step_of(copies, 0);
   const auto size =
       static_cast<std::int64_t>(shape.contexts.size()) * shape.q_heads * shape.max_context();
   if (size > kMostDumped) {
-    enqueue(step, stream.get());
+    enqueue(copies, 0, stream.get());
     stream.synchronize();
     return dumps;
   }
@@ -87,15 +97,18 @@ Subject::HostDumps Subject::run_with_dumps(const KvCopies& copies, const Measure
   step.counts = counts.data();
   if (features.size() > 0) step.feature_counts = features.data();
   step.dump_stride = shape.max_context();
-  enqueue(step, stream.get());
+  const BoundDump bounds(*kernel_, step);
+  kernel_->launch(step, limits_, workspace_.data(), stream.get());
   stream.synchronize();
+  dumps.bounds = bounds.download();
+  dumps.bound_stride = step.bound_stride;
   dumps.scores.resize(scores.size());
   dumps.counts.resize(counts.size());
   dumps.feature_counts.resize(features.size());
   scores.download(dumps.scores);
   counts.download(dumps.counts);
   features.download(dumps.feature_counts);
-  if (std::isnan(dumps.scores.front())) dumps.scores.clear();
+  if (dumps.bounds.empty() && std::isnan(dumps.scores.front())) dumps.scores.clear();
   dumps.draws = std::accumulate(dumps.counts.begin(), dumps.counts.end(), std::int64_t{0});
   return dumps;
 }
@@ -119,9 +132,14 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
         shape.traced ? std::span<const float>(shape.traced->layer->sink_logits)
                      : std::span<const float>();
     const std::vector<float> queries = host_queries(step);
-    DumpedSelection selection =
-        select_from_dump(*method_.method, dumped,
-                         {dumps.scores, dumps.counts, dumps.feature_counts}, {sinks, queries});
+    ScreeningDump screening;
+    if (!screenings_.empty()) {
+      screening = {dumps.bounds, screenings_.front().thresholds(), kernel_->screened_block(),
+                   dumps.bound_stride};
+    }
+    DumpedSelection selection = select_from_dump(
+        *method_.method, dumped, {dumps.scores, dumps.counts, dumps.feature_counts, screening},
+        {sinks, queries});
     times.statistics = selection.statistics;
     times.statistics_measured = true;
     if (kernel_->wants_features()) times.k_bytes = 2 * selection.key_elements;

@@ -8,6 +8,7 @@
 #include "kernels/device/kernel.h"
 #include "kernels/measure/gpu.h"
 #include "kernels/measure/kv_copies.cuh"
+#include "kernels/measure/screening.cuh"
 #include "kernels/method.h"
 
 namespace kvsim {
@@ -21,7 +22,7 @@ class Subject {
           const DeviceLimits& limits, const Stream& stream);
 
   const std::string& spec() const { return spec_; }
-  void enqueue(const DeviceStep& step, cudaStream_t stream) const;
+  void enqueue(const KvCopies& copies, int copy, cudaStream_t stream) const;
 
   /// Runs copy 0 three times into poisoned outputs, the second time with dumps, and fills
   /// statistics, floor and errors of `times`.
@@ -30,6 +31,8 @@ class Subject {
   void check_again(KvCopies& copies, const Stream& stream, MethodTimes& times) const;
 
  private:
+  /// What reads a copy, with what this method's kernel prepared for it.
+  DeviceStep step_of(const KvCopies& copies, int copy) const;
   /// Copy 0's output after one call without dumps.
   std::vector<std::byte> run_plain(KvCopies& copies, const Stream& stream) const;
 
@@ -37,6 +40,8 @@ class Subject {
     std::vector<float> scores;  // empty: the kernel dumps none
     std::vector<std::uint32_t> counts;
     std::vector<std::uint32_t> feature_counts;  // empty: the kernel draws none
+    std::vector<float> bounds;                  // empty: it screens no blocks
+    std::int64_t bound_stride = 0;
     std::int64_t draws = 0;
   };
   HostDumps run_with_dumps(const KvCopies& copies, const MeasureCase& shape,
@@ -51,6 +56,7 @@ class Subject {
   std::unique_ptr<Kernel> kernel_;
   DeviceLimits limits_;
   DeviceBuffer<std::byte> workspace_;
+  std::vector<PreparedScreening> screenings_;  // of each copy, or nothing
   std::vector<std::byte> first_output_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "kernels/bernoulli/scoring.h"
 #include "kernels/measure/oracle.cuh"
+#include "kernels/measure/screening.cuh"
 #include "kernels/measure/selection.h"
 
 namespace kvsim::testing {
@@ -59,6 +60,11 @@ class CaseRun {
     workspace_ =
         DeviceBuffer<std::byte>(std::max<std::size_t>(kernel_->workspace_bytes(step_, limits_), 1));
     workspace_.fill_bytes(0);
+    if (kernel_->screened_block() > 0) {
+      screening_ =
+          PreparedScreening(method_, *kernel_, limits_, step_, workspace_.data(), stream_.get());
+      screening_.attach(step_);
+    }
     CaseResult result;
     const std::vector<std::byte> first = launch_with_dumps();
     compare_scores(result);
@@ -67,7 +73,8 @@ class CaseRun {
     if (result.draws > 0 || kernel_->wants_features()) {
       const std::vector<float> queries = host_queries(step_);
       DumpedSelection selection = select_from_dump(
-          *method_.method, step_, {scores_, counts_, feature_counts_}, {host_sinks_, queries});
+          *method_.method, step_, {scores_, counts_, feature_counts_, screening_dump()},
+          {host_sinks_, queries});
       result.differences = selection.differences;
       weights = std::move(selection.weights);
     }
@@ -102,7 +109,10 @@ class CaseRun {
     step.scores = scores.data();
     step.counts = counts.data();
     if (features.size() > 0) step.feature_counts = features.data();
+    const BoundDump bounds(*kernel_, step);
     std::vector<std::byte> output = launch(step);
+    bounds_ = bounds.download();
+    bound_stride_ = step.bound_stride;
     feature_counts_.resize(features.size());
     features.download(feature_counts_);
     scores_.resize(dumped_);
@@ -112,16 +122,23 @@ class CaseRun {
     return output;
   }
 
+  ScreeningDump screening_dump() const {
+    if (kernel_->screened_block() == 0) return {};
+    return {bounds_, screening_.thresholds(), kernel_->screened_block(), bound_stride_};
+  }
+
   /// Behind a sequence's rows no score may have been written: there both are NaN.
   void compare_scores(CaseResult& result) const {
-    result.scores_dumped = !std::isnan(scores_.front());
+    const bool screens = kernel_->screened_block() > 0;
+    result.scores_dumped = screens || !std::isnan(scores_.front());
     if (!result.scores_dumped) return;
     const std::vector<double> exact = float64_scores(step_, stream_.get(), scored_queries());
     for (std::size_t i = 0; i < exact.size(); ++i) {
-      const bool missing = std::isnan(exact[i]) != std::isnan(scores_[i]);
-      const double error = missing                ? std::numeric_limits<double>::infinity()
-                           : std::isnan(exact[i]) ? 0
-                                                  : std::abs(exact[i] - scores_[i]);
+      const bool expected = !std::isnan(exact[i]) && (!screens || counts_[i] > 0);
+      const bool missing = expected == std::isnan(scores_[i]);
+      const double error = missing     ? std::numeric_limits<double>::infinity()
+                           : !expected ? 0
+                                       : std::abs(exact[i] - scores_[i]);
       result.score_error = std::max(result.score_error, error);
     }
   }
@@ -156,6 +173,9 @@ class CaseRun {
   std::vector<float> scores_;
   std::vector<std::uint32_t> counts_;
   std::vector<std::uint32_t> feature_counts_;
+  PreparedScreening screening_;
+  std::vector<float> bounds_;
+  std::int64_t bound_stride_ = 0;
 };
 
 constexpr ElementType kBf16 = ElementType::kBfloat16;
