@@ -201,4 +201,11 @@ __device__ inline float fast_exp2(float x) {
   return out;
 }
 
+/// 1 / x, 1 ulp; for weights.
+__device__ inline float fast_inverse(float x) {
+  float out;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+
 }  // namespace kvsim::device

@@ -166,6 +166,8 @@ class UnitReader {
   __device__ void seek(int sequence, int kv_head, int token) {
     next_ = row_pointer<T>(tensor_, sequence, kv_head, token) + offset_;
   }
+  /// Points to a row that the caller has found.
+  __device__ void point_to(const T* row) { next_ = row + offset_; }
   /// From a unit of the same cache to the one that is `tokens` further and begins at `token`.
   __device__ void advance(int tokens, int sequence, int kv_head, int token) {
     if (tensor_.pages != nullptr) return seek(sequence, kv_head, token);

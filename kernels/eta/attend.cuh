@@ -9,15 +9,16 @@
 
 namespace kvsim::eta {
 
-/// A logit behind its gate (eq. 3, appendix C); for weights that no selection depends on.
+/// A logit behind its gate (eq. 3, appendix C), both in log2, as the threshold; for weights that no
+/// selection depends on.
 __device__ inline float gated(float logit, float threshold, Gate gate) {
   if (gate == Gate::kNone) return logit;
-  const float opens =
-      __fdividef(1.0f, 1.0f + device::fast_exp2(kGateSlope * device::kLog2e * (threshold - logit)));
-  return gate == Gate::kMultiplicative ? logit * opens : logit + kAdditiveGate * (opens - 1.0f);
+  const float opens = __fdividef(1.0f, 1.0f + device::fast_exp2(kGateSlope * (threshold - logit)));
+  return gate == Gate::kMultiplicative ? logit * opens
+                                       : logit + kAdditiveGate * device::kLog2e * (opens - 1.0f);
 }
 
-/// Copies the rows of a staged unit, wherever its pieces lie.
+/// Copies the rows of units, wherever their pieces lie.
 template <typename T, int D>
 class PieceReader {
  public:
@@ -26,41 +27,50 @@ class PieceReader {
   __device__ PieceReader(const KvTensor& tensor, const DeviceStep& step, int lane)
       : tensor_(tensor),
         whole_(tensor, step.head_dim, lane, device::evict_first_policy()),
-        policy_(device::evict_first_policy()),
-        lane_(lane),
         inside_(lane % Tile::kChunks * 8 < step.head_dim) {}
 
-  __device__ void copy(const StagedUnit& unit, int block_log2, const TeamSplit::Team& team,
-                       int context, std::uint32_t tile) {
-    if (block_log2 < 4) return copy_pieces(unit, block_log2, team, context, tile);
-    const int token = unit.pieces[0].token;
-    whole_.seek(team.sequence, team.kv_head, token < context ? token : 0);
+  __device__ void begin(const TeamSplit::Team& team) {
+    team_ = team;
+    first_row_ = static_cast<const T*>(tensor_.data) +
+                 std::int64_t{team.sequence} * tensor_.sequence_stride +
+                 team.kv_head * tensor_.head_stride;
+  }
+
+  /// A unit of 16 rows that follow each other, those before `context`.
+  __device__ void copy(int token, int context, std::uint32_t tile) {
+    if (tensor_.pages != nullptr) {
+      whole_.seek(team_.sequence, team_.kv_head, token < context ? token : 0);
+    } else {
+      whole_.point_to(first_row_ + std::int64_t{token} * tensor_.token_stride);
+    }
     whole_.copy(tile, context - token);
   }
 
- private:
-  __device__ void copy_pieces(const StagedUnit& unit, int block_log2, const TeamSplit::Team& team,
-                              int context, std::uint32_t tile) const {
+  /// A unit of shorter pieces.
+  __device__ void copy(const Piece* pieces, int block_log2, int context, std::uint32_t tile,
+                       int lane) const {
+    const std::uint64_t policy = device::evict_first_policy();
 #pragma unroll
     for (int i = 0; i < device::kUnitTokens / Tile::kRowsAtOnce; ++i) {
-      const int row = lane_ / Tile::kChunks + i * Tile::kRowsAtOnce;
-      const int first = unit.pieces[row >> block_log2].token;
+      const int row = lane / Tile::kChunks + i * Tile::kRowsAtOnce;
+      const int first = pieces[row >> block_log2].token;
       const int token = first + (row & ((1 << block_log2) - 1));
-      const std::uint32_t target = tile + Tile::offset(row, lane_ % Tile::kChunks);
+      const std::uint32_t target = tile + Tile::offset(row, lane % Tile::kChunks);
       if (first >= 0 && token < context && inside_) {
-        const T* source = device::row_pointer<T>(tensor_, team.sequence, team.kv_head, token);
-        device::copy_async16(target, source + lane_ % Tile::kChunks * 8, policy_);
+        const T* source = device::row_pointer<T>(tensor_, team_.sequence, team_.kv_head, token);
+        device::copy_async16(target, source + lane % Tile::kChunks * 8, policy);
       } else {
         device::copy_async16_or_zero(target, tensor_.data, false);
       }
     }
   }
 
+ private:
   const KvTensor& tensor_;
   device::UnitReader<T, D> whole_;
-  std::uint64_t policy_;
-  int lane_;
   bool inside_;
+  TeamSplit::Team team_;
+  const T* first_row_ = nullptr;
 };
 
 template <typename T, typename Shape, bool kTeams>
@@ -82,6 +92,10 @@ class Attender {
         ring_(device::shared_address(shared) +
               static_cast<std::uint32_t>(warp_ * Shape::kStages * Shape::kStageBytes)),
         staged_(reinterpret_cast<StagedUnit*>(shared + Shape::kStaged) + warp_ * Shape::kStages),
+        pieces_log2_(max(4 - a.block_log2, 0)),
+        units_log2_(max(a.block_log2 - 4, 0)),
+        plain_(a.gate == Gate::kMultiplicative && a.step.logit_cap <= 0 &&
+               a.step.scores == nullptr),
         keys_(a.step.k, a.step, lane_),
         values_(a.step.v, a.step, lane_) {}
 
@@ -90,7 +104,7 @@ class Attender {
     end_ = share.end;
     TeamSplit::Team team = share.team;
     const TeamSplit::Team first = team;
-    ahead_ = team;
+    begin_ahead(team);
     load_queries(team);
 #pragma unroll 1
     for (int s = 0; s < Shape::kStages; ++s) refill(s);
@@ -100,7 +114,7 @@ class Attender {
       const device::Sharing sharing = device::sharing_of<kTeams>(a_.split, a_.partials, team);
       sums_.clear(kNothingSeen);
       context_ = device::context_of<kTeams>(a_.step, team.sequence);
-      while (staged_[stage].kind == StagedUnit::kUnit) {
+      while (kind_of(stage) == kUnit) {
         attend(team, stage);
         stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
       }
@@ -132,75 +146,95 @@ class Attender {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int own = min(8 * n + 2 * (lane_ % 4) + h, a_.group - 1);
-        thresholds_[n][h] = a_.step.thresholds[head + own];
+        slopes_[n][h] = kGateSlope * device::kLog2e * a_.step.thresholds[head + own];
       }
     }
   }
 
+  /// What a stage holds. kEnd: no more units of its team; kNone: none of the CTA.
+  enum Kind : std::uint32_t { kUnit, kEnd, kNone };
+
+  __device__ std::uint32_t kind_of(int stage) const { return kinds_ >> (2 * stage) & 3; }
+
   __device__ void refill(int stage) {
-    take(staged_[stage]);
+    take(stage);
     copy_keys(stage);
     copy_values(stage);
   }
 
-  /// The warp's next unit, from the queue.
-  __device__ void take(StagedUnit& unit) {
+  /// The warp's next unit, from the queue, for a stage.
+  __device__ void take(int stage) {
     __syncwarp();  // all have read what was there
-    StagedUnit::Kind kind = StagedUnit::kNone;
+    std::uint32_t kind = kNone;
     while (!exhausted_) {
       if (!in_slot_) enter();
-      const Slot& slot = queue_.slots[turn_ % kSlots];
-      if (next_ < slot.units) {
-        const int pieces = 1 << max(4 - a_.block_log2, 0);
-        const int piece_units_log2 = max(a_.block_log2 - 4, 0);
-        if (lane_ < pieces) {
-          Piece piece = slot.pieces[(next_ >> piece_units_log2) * pieces + lane_];
-          piece.token += (next_ & ((1 << piece_units_log2) - 1)) * device::kUnitTokens;
-          unit.pieces[lane_] = piece;
-        }
+      if (next_ < units_) {
+        take_pieces(staged_[stage]);
         next_ += Shape::kWarps;
-        kind = StagedUnit::kUnit;
+        kind = kUnit;
         break;
       }
-      const bool last = slot.last != 0;
-      __syncwarp();
-      if (lane_ == 0) queue_.leave(turn_);
-      ++turn_;
-      in_slot_ = false;
-      if (!last) continue;
-      kind = StagedUnit::kEnd;
-      exhausted_ = kTeams || ahead_.end >= end_;
-      if (!exhausted_) next_team_ = true;
+      if (!leave()) continue;
+      kind = kEnd;
       break;
     }
-    if (lane_ == 0) unit.kind = kind;
+    kinds_ = (kinds_ & ~(3u << (2 * stage))) | kind << (2 * stage);
     __syncwarp();
   }
 
-  __device__ void enter() {
-    const Slot& slot = queue_.filled_slot(turn_);
-    next_ = (warp_ - slot.first_unit) & (Shape::kWarps - 1);
-    in_slot_ = true;
-    if (!next_team_) return;
-    ahead_ = a_.split.next(ahead_);
-    next_team_ = false;
+  __device__ void take_pieces(StagedUnit& unit) {
+    const Piece* pieces = slot_->pieces + (next_ >> units_log2_ << pieces_log2_);
+    Piece piece = pieces[lane_ & ((1 << pieces_log2_) - 1)];
+    piece.token += (next_ & ((1 << units_log2_) - 1)) * device::kUnitTokens;
+    token_ = piece.token;  // where there is one
+    if (lane_ >> pieces_log2_ == 0) unit.pieces[lane_] = piece;
   }
 
+  __device__ void enter() {
+    slot_ = &queue_.filled_slot(turn_);
+    next_ = (warp_ - slot_->first_unit) & (Shape::kWarps - 1);
+    units_ = slot_->units;
+    in_slot_ = true;
+    if (!next_team_) return;
+    next_team_ = false;
+    begin_ahead(a_.split.next(ahead_));
+  }
+
+  /// Goes on to the next slot; true if the team ends with this one.
+  __device__ bool leave() {
+    const bool last = slot_->last != 0;
+    __syncwarp();
+    if (lane_ == 0) queue_.leave(turn_);
+    ++turn_;
+    in_slot_ = false;
+    if (!last) return false;
+    exhausted_ = kTeams || ahead_.end >= end_;
+    next_team_ = true;
+    return true;
+  }
+
+  __device__ void begin_ahead(const TeamSplit::Team& team) {
+    ahead_ = team;
+    ahead_context_ = device::context_of<kTeams>(a_.step, team.sequence);
+    keys_.begin(team);
+    values_.begin(team);
+  }
+
+  // A unit's keys and values are copied as groups of their own, each as soon as its place is free.
+
   __device__ void copy_keys(int stage) {
-    if (staged_[stage].kind == StagedUnit::kUnit) {
-      keys_.copy(staged_[stage], a_.block_log2, ahead_,
-                 device::context_of<kTeams>(a_.step, ahead_.sequence), tile_of(stage));
-    }
+    if (kind_of(stage) == kUnit) copy(keys_, stage, tile_of(stage));
     device::commit_copies();
   }
 
   __device__ void copy_values(int stage) {
-    if (staged_[stage].kind == StagedUnit::kUnit) {
-      values_.copy(staged_[stage], a_.block_log2, ahead_,
-                   device::context_of<kTeams>(a_.step, ahead_.sequence),
-                   tile_of(stage) + Tile::kBytes);
-    }
+    if (kind_of(stage) == kUnit) copy(values_, stage, tile_of(stage) + Tile::kBytes);
     device::commit_copies();
+  }
+
+  __device__ void copy(PieceReader<T, kDim>& reader, int stage, std::uint32_t tile) {
+    if (pieces_log2_ == 0) return reader.copy(token_, ahead_context_, tile);
+    reader.copy(staged_[stage].pieces, a_.block_log2, ahead_context_, tile, lane_);
   }
 
   __device__ std::uint32_t tile_of(int stage) const {
@@ -214,7 +248,7 @@ class Attender {
   };
 
   __device__ Rows rows_of(const StagedUnit& unit) const {
-    const int log2 = min(a_.block_log2, 4);
+    const int log2 = 4 - pieces_log2_;
     Rows rows;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -222,7 +256,7 @@ class Attender {
       const Piece piece = unit.pieces[row >> log2];
       const int token = piece.token + (row & ((1 << log2) - 1));
       rows.token[i] = piece.token >= 0 && token < context_ ? token : -1;
-      rows.heads[i] = piece.heads;
+      rows.heads[i] = rows.token[i] < 0 ? 0 : piece.heads >> (2 * (lane_ % 4));
     }
     return rows;
   }
@@ -235,9 +269,13 @@ class Attender {
     device::wait_copies<kGroupsAfter>();
     __syncwarp();
     device::score_unit<T, kDim, kHeads8>(s, tile, queries_, lane_);
-    take(staged_[stage]);
+    take(stage);
     copy_keys(stage);
-    weigh(s, rows, team);
+    if (plain_) {
+      weigh(s, rows);
+    } else {
+      weigh_any(s, rows, team);
+    }
     device::wait_copies<kGroupsAfter>();
     __syncwarp();
     sums_.template add<T>(s, tile + Tile::kBytes, lane_);
@@ -245,24 +283,40 @@ class Attender {
     copy_values(stage);
   }
 
-  /// Products become gated logits, in log2, of the heads that attend to a row.
-  __device__ void weigh(float (&s)[kHeads8][4], const Rows& rows, const TeamSplit::Team& team) {
+  /// Products become gated logits, in log2, of the heads that attend to a row. The current token
+  /// bypasses the gate (eq. 3).
+  __device__ void weigh(float (&s)[kHeads8][4], const Rows& rows) const {
+    const float scale = a_.step.scale * device::kLog2e;
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int head = 8 * n + 2 * (lane_ % 4) + i % 2;
+        const float logit = s[n][i] * scale;
+        const float shut = device::fast_exp2(fmaf(-kGateSlope, logit, slopes_[n][i % 2]));
+        const float open =
+            rows.token[i / 2] + 1 == context_ ? 1.0f : device::fast_inverse(1.0f + shut);
+        const bool attends = (rows.heads[i / 2] >> (8 * n + i % 2) & 1) != 0;
+        s[n][i] = attends ? logit * open : -INFINITY;
+      }
+    }
+  }
+
+  /// The same for every gate, with a cap of logits, and with dumps.
+  __device__ void weigh_any(float (&s)[kHeads8][4], const Rows& rows,
+                            const TeamSplit::Team& team) const {
+#pragma unroll
+    for (int n = 0; n < kHeads8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
         const int token = rows.token[i / 2];
-        float logit = s[n][i] * a_.step.scale;
-        if (a_.step.logit_cap > 0) logit = device::capped(logit, a_.step.logit_cap);
-        if (token < 0 || (rows.heads[i / 2] >> head & 1) == 0) {
-          s[n][i] = -INFINITY;
-          continue;
-        }
-        if (a_.step.scores != nullptr) dump(team, head, token, logit);
-        // The current token bypasses the gate (eq. 3).
-        if (token + 1 != context_) logit = gated(logit, thresholds_[n][i % 2], a_.gate);
+        const float logit = device::capped(s[n][i] * a_.step.scale, a_.step.logit_cap);
+        s[n][i] = -INFINITY;
+        if ((rows.heads[i / 2] >> (8 * n + i % 2) & 1) == 0) continue;
+        if (a_.step.scores != nullptr) dump(team, 8 * n + 2 * (lane_ % 4) + i % 2, token, logit);
         s[n][i] = logit * device::kLog2e;
+        if (token + 1 != context_) {
+          s[n][i] = gated(s[n][i], slopes_[n][i % 2] * (1 / kGateSlope), a_.gate);
+        }
       }
     }
   }
@@ -281,18 +335,26 @@ class Attender {
   int warp_;
   int lane_;
   std::uint32_t ring_;
-  StagedUnit* staged_;  // [kStages]
-  int end_ = 0;         // of the CTA's share
+  StagedUnit* staged_;       // [kStages]
+  int pieces_log2_;          // of a unit
+  int units_log2_;           // of a piece
+  bool plain_;               // the gate of the method, no cap, no dumps
+  std::uint32_t kinds_ = 0;  // of the stages, two bits each
+  int end_ = 0;              // of the CTA's share
   int context_ = 0;
-  TeamSplit::Team ahead_;  // of the units that are staged
-  int turn_ = 0;           // slot that units are taken from
-  int next_ = 0;           // unit of that slot
+  TeamSplit::Team ahead_;  // of the unit that was taken last
+  int ahead_context_ = 0;
+  int turn_ = 0;  // slot that units are taken from
+  const Slot* slot_ = nullptr;
+  int units_ = 0;  // of that slot
+  int next_ = 0;   // the warp's next one
+  int token_ = 0;  // first row of the unit that was taken last, if it is of one piece
   bool in_slot_ = false;
   bool next_team_ = false;
   bool exhausted_ = false;
   PieceReader<T, kDim> keys_;
   PieceReader<T, kDim> values_;
-  float thresholds_[kHeads8][2];
+  float slopes_[kHeads8][2];  // β times the heads' thresholds, in log2
   device::QueryFragments<T, kDim, kHeads8> queries_;
   device::Accumulator<kDim, kHeads8> sums_;
 };

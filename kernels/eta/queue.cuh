@@ -30,12 +30,9 @@ struct Slot {
   Piece pieces[kSlotPieces];
 };
 
-/// A unit that an attending warp has under way. kEnd: no more of its team; kNone: of the CTA.
+/// A unit that an attending warp has under way.
 struct alignas(16) StagedUnit {
-  enum Kind : std::int32_t { kUnit, kEnd, kNone };
   Piece pieces[kUnitPieces];
-  Kind kind;
-  std::int32_t padding[3];
 };
 
 /// What the screening warps hand to each other from slot to slot.
@@ -65,15 +62,15 @@ struct UnitQueue {
     state.units = state.carried = 0;
   }
 
-  /// Slot number `turn`, once it is filled, or, for who fills it, once all have left it.
+  /// Waits until slot number `turn` is filled, or, for who fills it, until all have left it.
   __device__ Slot& filled_slot(int turn) {
     device::wait_for(&filled[turn % kSlots], turn / kSlots & 1);
     return slots[turn % kSlots];
   }
-  __device__ Slot& empty_slot(int turn) {
+  __device__ void empty_slot(int turn) {
     device::wait_for(&emptied[turn % kSlots], turn / kSlots & 1 ^ 1);
-    return slots[turn % kSlots];
   }
+  __device__ Slot& slot(int turn) { return slots[turn % kSlots]; }
   __device__ void fill(int turn) { device::arrive(&filled[turn % kSlots]); }
   __device__ void leave(int turn) { device::arrive(&emptied[turn % kSlots]); }
 };

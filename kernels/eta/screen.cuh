@@ -147,24 +147,32 @@ class Screener {
 
   __device__ void screen(const OwnBlocks& own) {
     queries_.load(a_, own.team, lane_);
-    const auto own_block = [&](int i) { return i < own.count ? own.block(i) : -1; };
-    const int groups = (own.count + kRows - 1) / kRows;
+    const int own_groups = (own.count + kRows - 1) / kRows;
+    const int tracked = blocks_to_track(own);
+    const int groups = own_groups + (tracked + kRows - 1) / kRows;
+    const auto block_of = [&](int i) {
+      if (i < own_groups * kRows) return i < own.count ? own.block(i) : -1;
+      return i - own_groups * kRows < tracked ? i - own_groups * kRows : -1;
+    };
     const int first =
         (warp_ - turn_ % Shape::kScreenWarps + Shape::kScreenWarps) % Shape::kScreenWarps;
     int stage = 0;
 #pragma unroll 1
     for (int s = 0; s < Shape::kScreenStages; ++s) {
-      copy(own, s, (first + s * Shape::kScreenWarps) * kRows, own_block);
+      copy(own, s, (first + s * Shape::kScreenWarps) * kRows, block_of);
     }
 #pragma unroll 1
     for (int g = first; g < groups; g += Shape::kScreenWarps) {
       device::wait_copies<Shape::kScreenStages - 1>();
       __syncwarp();
-      const Group group = bound(own, stage, g * kRows, own_block);
+      const Group group = bound(own, stage, g * kRows, block_of);
       __syncwarp();
-      copy(own, stage, (g + Shape::kScreenStages * Shape::kScreenWarps) * kRows, own_block);
+      copy(own, stage, (g + Shape::kScreenStages * Shape::kScreenWarps) * kRows, block_of);
       stage = stage + 1 == Shape::kScreenStages ? 0 : stage + 1;
-      hand_over(own, group, turn_ + g);
+      await_turn(turn_ + g);
+      if (g == 0 || g == own_groups) clear_chunk();
+      if (own.has_first && (tracked == 0 || g >= own_groups)) track(group);
+      hand_over(g < own_groups ? group.heads : 0, group.block, turn_ + g);
     }
     device::wait_copies<0>();
     __syncwarp();
@@ -269,23 +277,30 @@ class Screener {
     }
   }
 
-  /// Waits until all slots before are filled: the state is this warp's now.
+  /// Where heads may have to be rescued, the first chunk has to be known: if the CTA has only some
+  /// of its blocks, it bounds all of them once more.
+  __device__ int blocks_to_track(const OwnBlocks& own) const {
+    const int chunk = min(a_.chunk, own.full);
+    const bool whole = own.step == 1 && own.count >= chunk;
+    return own.has_first && a_.rescue && !whole ? chunk : 0;
+  }
+
+  /// Waits until all slots before are filled, and this one is empty: the state is this warp's now.
   __device__ void await_turn(int turn) {
+    queue_.empty_slot(turn);
     if (turn > 0) queue_.filled_slot(turn - 1);
   }
 
-  __device__ void hand_over(const OwnBlocks& own, const Group& group, int turn) {
-    Slot& slot = queue_.empty_slot(turn);
-    await_turn(turn);
+  /// Queues the blocks of lanes that have heads.
+  __device__ void hand_over(std::uint32_t heads, int block, int turn) {
+    Slot& slot = queue_.slot(turn);
     ScreeningState& state = queue_.state;
-    if (turn == turn_) clear_chunk();
-    if (own.has_first) track(group);
-    const std::uint32_t chosen = __ballot_sync(0xffffffffu, group.heads != 0);
+    const std::uint32_t chosen = __ballot_sync(0xffffffffu, heads != 0);
     const int carried = state.carried;
     if (lane_ < carried) slot.pieces[lane_] = state.carry[lane_];
-    if (group.heads != 0) {
+    if (heads != 0) {
       const int rank = __popc(chosen & ((1u << lane_) - 1));
-      slot.pieces[carried + rank] = {group.block << a_.block_log2, group.heads};
+      slot.pieces[carried + rank] = {block << a_.block_log2, heads};
     }
     __syncwarp();
     finish(slot, turn, carried + __popc(chosen), false);
@@ -362,14 +377,13 @@ class Screener {
 
   /// The team's last slot: blocks that are rescued, and the tail.
   __device__ void close(const OwnBlocks& own) {
-    Slot& slot = queue_.empty_slot(turn_);
     await_turn(turn_);
+    Slot& slot = queue_.slot(turn_);
     ScreeningState& state = queue_.state;
-    if (own.count == 0) clear_chunk();
     int pieces = state.carried;
     if (lane_ < pieces) slot.pieces[lane_] = state.carry[lane_];
     __syncwarp();
-    if (own.has_first && a_.rescue && own.full > 0) pieces = rescue(own, slot, pieces);
+    if (own.has_first && a_.rescue && own.full > 0) pieces = rescue(slot, pieces);
     if (own.has_tail && own.context > own.full << a_.block_log2) {
       if (lane_ == 0) slot.pieces[pieces] = {own.full << a_.block_log2, all_heads_};
       ++pieces;
@@ -381,13 +395,9 @@ class Screener {
     finish(slot, turn_, padded, true);
   }
 
-  /// Heads that attend to no block of the first chunk take the one of their largest bound there. If
-  /// the CTA has only some of its blocks and heads are left, it bounds all of them itself.
-  __device__ int rescue(const OwnBlocks& own, Slot& slot, int pieces) {
-    ScreeningState& state = queue_.state;
-    const int chunk = min(a_.chunk, own.full);
-    const bool whole = own.step == 1 && own.count >= chunk;
-    if (!whole && state.attended != all_heads_) screen_chunk(own, chunk);
+  /// Heads that attend to no block of the first chunk take the one of their largest bound there.
+  __device__ int rescue(Slot& slot, int pieces) {
+    const ScreeningState& state = queue_.state;
     const std::uint32_t missing = all_heads_ & ~state.attended;
     // Lane h: head h takes best_block[h], with all heads that take the same.
     const bool takes = lane_ < a_.group && (missing >> lane_ & 1) != 0;
@@ -400,18 +410,6 @@ class Screener {
     }
     __syncwarp();
     return pieces + __popc(leaders);
-  }
-
-  __device__ void screen_chunk(const OwnBlocks& own, int chunk) {
-    clear_chunk();
-    const auto block_of = [&](int i) { return i < chunk ? i : -1; };
-#pragma unroll 1
-    for (int begin = 0; begin < chunk; begin += kRows) {
-      copy(own, 0, begin, block_of);
-      device::wait_copies<0>();
-      __syncwarp();
-      track(bound(own, 0, begin, block_of));
-    }
   }
 
   const EtaArguments& a_;

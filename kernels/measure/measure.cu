@@ -123,7 +123,7 @@ class Session {
 
   /// The ceiling of the floor bytes, and that of K alone where V is not read whole.
   void add_ceilings(MethodTimes& times) {
-    const double k = times.k_bytes;
+    const double k = times.k_bytes + times.statistics.state_bytes_read;
     const double v = times.statistics.v_rows * request_.shape.row_bytes();
     const bool whole = times.statistics.v_rows == times.statistics.k_rows;
     times.ceilings.push_back(ceiling(whole ? "k+v" : "k+v rows", k, v));

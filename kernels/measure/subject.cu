@@ -142,7 +142,8 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
         {sinks, queries});
     times.statistics = selection.statistics;
     times.statistics_measured = true;
-    if (kernel_->wants_features()) times.k_bytes = 2 * selection.key_elements;
+    times.k_bytes = kernel_->wants_features() ? 2 * selection.key_elements
+                                              : times.statistics.k_rows * shape.row_bytes();
     if (dumps.draws > 0 || !dumps.feature_counts.empty()) {
       times.selection_differences = selection.differences;
     }

@@ -70,7 +70,7 @@ class CaseRun {
     compare_scores(result);
     result.draws = std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0});
     std::vector<double> weights;  // empty: softmax over all rows
-    if (result.draws > 0 || kernel_->wants_features()) {
+    if (result.draws > 0 || kernel_->wants_features() || kernel_->screened_block() > 0) {
       const std::vector<float> queries = host_queries(step_);
       DumpedSelection selection = select_from_dump(
           *method_.method, step_, {scores_, counts_, feature_counts_, screening_dump()},
