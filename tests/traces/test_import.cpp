@@ -130,6 +130,37 @@ TEST_CASE("safetensors become a trace of the same bits") {
   CHECK_FALSE(reader.read_layer(1).probe.has_value());
 }
 
+TEST_CASE("learned parameters are imported, whatever their names") {
+  const Importer importer;
+  Safetensors file = make_safetensors(SmallShape{});
+  file.add("layers.3.parameters.eta_threshold_bias", "F32", {2},
+           text_of(random_tensor(ElementType::kFloat32, 1, 1, 2, 1).data));
+  CHECK(importer.import(file.bytes()).notes.size() == 1);
+  const TraceReader reader(importer.folder.file("out.h5"));
+  const LearnedParameters learned = reader.read_layer(0).learned;
+  REQUIRE(learned.size() == 1);
+  CHECK(learned.at("eta_threshold_bias").shape == std::array<std::int64_t, 3>{1, 1, 2});
+  CHECK(reader.read_layer(1).learned.empty());
+}
+
+TEST_CASE("learned parameters that no trace can hold are refused by name") {
+  const auto refused = [](const std::string& name, const std::vector<std::int64_t>& shape,
+                          const std::string& bytes) {
+    const Importer importer;
+    Safetensors file = make_safetensors(SmallShape{});
+    file.add(name, "F32", shape, bytes);
+    return importer.error(file.bytes());
+  };
+  const std::string name = "layers.3.parameters.w";
+  CHECK_THAT(refused(name, {1, 1, 1, 1}, "abcd"),
+             ContainsSubstring("tensor 'layers.3.parameters.w': shape is [1, 1, 1, 1], expected 1 "
+                               "to 3 dimensions, none of them 0"));
+  CHECK_THAT(refused(name, {0}, ""), ContainsSubstring("shape is [0], expected 1 to 3"));
+  CHECK_THAT(refused(name, {1}, std::string("\0\0\x80\x7f", 4)),
+             ContainsSubstring("value at [0, 0, 0] (a learned parameter) is not finite"));
+  CHECK_THAT(refused("layers.3.parameters.a/b", {1}, "abcd"), ContainsSubstring("has a /"));
+}
+
 TEST_CASE("metadata that is missing or wrong is refused by name") {
   const Importer importer;
   const auto refused = [&](const char* key, const json& value) {
