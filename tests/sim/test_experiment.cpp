@@ -1,5 +1,8 @@
 // The verb experiment: good folders, bad folders, and the ones in the program.
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -141,6 +144,102 @@ TEST_CASE("experiment: bad folders are refused with file and key") {
     CHECK(result.status == 1);
     CHECK(result.out.empty());
     CHECK_THAT(result.err, ContainsSubstring(c.message));
+  }
+}
+
+/// Four contexts, of whose times two parts shall be found off by factors.
+struct CalibratedExperiment {
+  std::string run = "title = \"T\"\nsource = \"a paper\"\n";
+  std::string ours = "[ours]\n";
+  std::string expected = "quantity,unit,value,tolerance,where,explained_value,reason\n";
+  std::string calibration =
+      "[calibration]\nfit = [\"1000\", \"9000\"]\nheld_out = [\"3000\", \"5000\"]\n"
+      "[calibration.factors]\n"
+      "fixed = [\"/terms/[stage=stream_kv: kernel_launch]/us\", "
+      "\"/terms/[stage=merge: team_exchange]/us\"]\n"
+      "stream = { at = \"/terms/[stage=stream_kv]/us\", times = 0.5 }\n";
+
+  explicit CalibratedExperiment(const TemporaryFolder& folder) {
+    for (const int context : {1000, 3000, 5000, 9000}) {
+      const std::string command =
+          fmt::format("predict --llm llama-3.1-8b --context {} --method dense", context);
+      run += fmt::format("[[run]]\nname = \"c{}\"\ncommand = \"{}\"\n", context, command);
+      ours += fmt::format("\"{0}\" = {{ at = \"c{0}:/methods/0/time/predicted_us\", times = 2 }}\n",
+                          context);
+      const auto time = run_program(folder, command + " --json").json()["methods"][0]["time"];
+      double us = time["predicted_us"]["value"];
+      for (const auto& term : time["terms"]) {
+        const double part = term["us"];
+        if (term["stage"] == "stream_kv") us += 0.5 * part;  // half of it counts three times
+        if (term["stage"] == "stream_kv: kernel_launch" ||
+            term["stage"] == "merge: team_exchange") {
+          us += 2 * part;
+        }
+      }
+      expected += fmt::format("{},us,{},1%,here,,\n", context, 2 * us);
+    }
+  }
+  std::string toml() const { return run + ours + calibration; }
+};
+
+TEST_CASE("experiment: factors are fitted on some quantities and tried on others") {
+  const TemporaryFolder folder;
+  const CalibratedExperiment experiment(folder);
+  write_experiment(folder, "fit", experiment.toml(), experiment.expected);
+  const ProgramResult result = run_program(folder, "experiment fit --experiments e --json");
+  INFO(result.err << result.out);
+  REQUIRE(result.status == 0);
+  const auto found = result.json().at("experiments").at(0);
+  CHECK(found.at("status") == "agrees");
+  const auto& calibration = found.at("calibration");
+  CHECK(calibration.at("factors").at(0).at("name") == "fixed");
+  CHECK(calibration.at("factors").at(0).at("factor").get<double>() == Approx(3));
+  CHECK(calibration.at("factors").at(1).at("factor").get<double>() == Approx(2));
+  for (const char* half : {"fitted", "held_out"}) {
+    CHECK(calibration.at(half).at("quantities") == 2);
+    CHECK(calibration.at(half).at("uncalibrated_mean_error_percent").get<double>() > 20);
+    CHECK(calibration.at(half).at("calibrated_mean_error_percent").get<double>() < 1e-3);
+  }
+  const auto& quantities = found.at("quantities");
+  CHECK(quantities[0].at("half") == "fitted");
+  CHECK(quantities[1].at("half") == "held out");
+  CHECK(quantities[1].at("ours") < quantities[1].at("calibrated"));
+  CHECK(std::abs(quantities[1].at("calibrated_difference_percent").get<double>()) < 1e-3);
+
+  const ProgramResult text = run_program(folder, "experiment fit --experiments e");
+  for (const char* shown : {"held out", "factors: fixed 3 stream 2\n",
+                            "mean error, 2 held out: ", " % as predicted, 0.00 % calibrated"}) {
+    CHECK_THAT(text.out, ContainsSubstring(shown));
+  }
+}
+
+TEST_CASE("experiment: a calibration that means nothing is refused with file and key") {
+  const TemporaryFolder folder;
+  const CalibratedExperiment good(folder);
+  const std::string toml = good.toml();
+  for (const auto& [run, message] : {
+           std::pair{replaced(toml, "held_out = ", "held = "), "calibration.held: is no known key"},
+           std::pair{replaced(toml, "held_out = [\"3000\"", "held_out = [\"4000\""),
+                     "calibration.held_out: found '4000', expected quantities of ours"},
+           std::pair{replaced(toml, "held_out = [\"3000\"", "held_out = [\"1000\""),
+                     "calibration.held_out: found '1000' twice"},
+           std::pair{replaced(toml, "\"/terms/[stage=stream_kv]", "\"terms/[stage=stream_kv]"),
+                     "calibration.factors.stream: found something else, expected places"},
+           std::pair{replaced(toml, "times = 0.5", "times = \"x\""),
+                     "calibration.factors.stream.times: found something else, expected a number"},
+           std::pair{replaced(toml, "/terms/[stage=stream_kv]", "/terms/[stage=none]"),
+                     "calibration: \"1000\": /methods/0/time/terms has 0 elements"},
+           std::pair{replaced(toml, "fit = [\"1000\", \"9000\"]", "fit = \"1000\""),
+                     "calibration: the 1 quantities to fit do not determine 2 factors"},
+           std::pair{replaced(toml, "{ at = \"c1000:/methods/0/time/predicted_us\", times = 2 }",
+                              "{ of = \"c1000:/batch\", over = \"c1000:/batch\" }"),
+                     "calibration.fit: '1000' is a quotient, expected terms"},
+       }) {
+    write_experiment(folder, "bad", run, good.expected);
+    const ProgramResult result = run_program(folder, "experiment bad --experiments e --json");
+    INFO(message << "\n" << result.err);
+    CHECK(result.status == 1);
+    CHECK_THAT(result.err, ContainsSubstring(std::string("bad/run.toml: ") + message));
   }
 }
 
