@@ -95,7 +95,7 @@ class EtaState : public State {
 };
 
 std::string EtaState::note() const {
-  if (learned || settings_.source == Source::kLearned) return {};
+  if (learned) return {};
   std::string text =
       settings_.source == Source::kUnion
           ? fmt::format("eta: thresholds chosen so that a group loads {} of its full blocks",
@@ -136,6 +136,10 @@ class Eta : public Method {
   const Implementation& implementation() const override { return *cost_; }
 
  private:
+  bool uses_learned(const StepView& view) const {
+    return settings_.source == Source::kLearned ||
+           (settings_.source == Source::kAuto && has_learned(view.learned));
+  }
   std::vector<float> own_bounds(const StepView& view, const Scores& scores,
                                 const EtaState* state) const;
   HeadSelection take(const StepView& view, std::span<const float> scores,
@@ -153,15 +157,15 @@ std::vector<float> Eta::block_thresholds(const StepView& view, const State* stat
   if (settings_.source == Source::kUnion) {
     const auto blocks = static_cast<std::int64_t>(bounds.size()) / view.group;
     thresholds = union_thresholds(bounds, view.group, blocks, settings_.density);
-  } else if (settings_.source == Source::kLearned ||
-             (settings_.source == Source::kAuto && has_learned(view.learned))) {
+  } else if (uses_learned(view)) {
     thresholds = learned_thresholds(view);
   } else if (own != nullptr && !own->constants.empty()) {
     thresholds = own->constants;
   } else {
     fail<RuntimeError>(
-        "eta: the trace has neither learned thresholds that may be used nor probe queries to "
-        "calibrate some by; thresholds=union needs neither");
+        "eta: the trace has {}no probe queries to calibrate thresholds by; "
+        "thresholds=union does without",
+        settings_.source == Source::kAuto ? "no learned thresholds and " : "");
   }
   for (float& threshold : thresholds) threshold -= settings_.shift;
   return thresholds;
@@ -213,7 +217,7 @@ Selection Eta::select(const StepView& view, const Scores& scores, State* state) 
   if (screening.thresholds.empty()) {
     screening.bounds = own_bounds(view, scores, own);
     screening.thresholds = block_thresholds(view, own, screening.bounds);
-    if (own != nullptr) own->learned = has_learned(view.learned);
+    if (own != nullptr) own->learned = uses_learned(view);
   }
   const auto full = static_cast<std::size_t>(settings_.full_blocks(view.rows()));
   const std::span<const float> bounds = screening.bounds;

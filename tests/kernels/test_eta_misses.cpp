@@ -88,11 +88,12 @@ Misses on_sample(int block, float z, Spread spread) {
       for (const std::int64_t step : {0, 7, 15}) {
         load_rows(layer.queries(step), head * group, (head + 1) * group, layer.info.head_dim,
                   queries.data());
-        const StepView view{.k = layer.keys(head).slice(0, trace.info().prompt_tokens + step + 1),
-                            .v = layer.values(head).slice(0, trace.info().prompt_tokens + step + 1),
-                            .queries = queries,
-                            .group = group,
-                            .scale = static_cast<float>(layer.info.scale)};
+        const std::int64_t rows = trace.info().prompt_tokens + step + 1;
+        StepView view;
+        view.k = layer.keys(head).slice(0, rows);
+        view.queries = queries;
+        view.group = group;
+        view.scale = static_cast<float>(layer.info.scale);
         Records records(block, spread);
         records.extend(view.k);
         count_misses(view, records, block, z, 0.25, misses);
@@ -105,7 +106,8 @@ Misses on_sample(int block, float z, Spread spread) {
 TEST_CASE("eta: miss rates on random keys") {
   const Misses fine = on_random_keys(4, 2, Spread::kFlat);
   print("random", 4, 2, "flat", fine);
-  CHECK(fine.rate() < 0.05);
+  CHECK(fine.rate() < 0.12);
+  CHECK(fine.false_negatives() < 0.01);
   const Misses coarse = on_random_keys(64, 2, Spread::kFlat);
   print("random", 64, 2, "flat", coarse);
   CHECK(coarse.rate() > fine.rate());  // no certificate above 4 tokens
@@ -114,14 +116,16 @@ TEST_CASE("eta: miss rates on random keys") {
 TEST_CASE("eta: miss rates on a model's keys") {
   const Misses fine = on_sample(4, 2, Spread::kFlat);
   print("SmolLM2-135M", 4, 2, "flat", fine);
-  CHECK(fine.rate() < 0.5);
-  for (const float z : {1.0f, 1.5f, 2.0f, 3.0f}) {
-    for (const int block : {4, 16, 64}) {
+  CHECK(fine.rate() < 0.2);
+  CHECK(fine.false_negatives() < 0.04);  // the paper's model: 3.4 % (table 16)
+  for (const float z : {1.5f, 2.0f}) {
+    for (const int block : {16, 64}) {
       const Misses flat = on_sample(block, z, Spread::kFlat);
       const Misses envelope = on_sample(block, z, Spread::kEnvelope);
       print("SmolLM2-135M", block, z, "flat", flat);
       print("SmolLM2-135M", block, z, "envelope", envelope);
-      CHECK(envelope.below <= flat.below);  // at least as large in every coordinate
+      CHECK(envelope.below < flat.below);  // at least as large in every coordinate
+      CHECK(envelope.missed < flat.missed);
     }
   }
 }

@@ -181,7 +181,7 @@ TEST_CASE("eta: the geometric part is never below a block's largest score") {
   }
   CHECK(blocks >= 100000);
   CHECK(below == 0);
-  CHECK(reached >= 100);
+  CHECK(reached >= 20);
 }
 
 TEST_CASE("eta: where one coordinate is all there is, z above sqrt(b - 1) is certain (eq. 24)") {
