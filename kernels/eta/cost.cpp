@@ -1,0 +1,128 @@
+#include "kernels/eta/cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/split_plan.h"
+
+namespace kvsim::eta {
+namespace {
+
+class Cost : public Implementation {
+ public:
+  Cost(bool published, int block, const BlockRule& rule, Gate gate)
+      : published_(published), block_(block), rule_(rule), gate_(gate) {}
+
+  Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
+    return published_ ? published(shape, s, limits) : ours(shape, s, limits);
+  }
+
+ private:
+  Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
+  Work published(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
+
+  /// What screening and attention read and compute, however they are launched.
+  void fill(Stage& stage, const Shape& shape, const Statistics& s) const;
+  void count_screening(Stage& stage, const Shape& shape, const Statistics& s) const;
+  void count_gate(Stage& stage, double rows) const;
+  double full_blocks(std::int64_t context) const { return static_cast<double>(context / block_); }
+
+  bool published_;
+  int block_;
+  BlockRule rule_;
+  Gate gate_;
+};
+
+/// Eq. 7 in float32 (appendix F.2), hence not by matrix products. A root counts as an exponential,
+/// since the same units do it.
+void Cost::count_screening(Stage& stage, const Shape& shape, const Statistics& s) const {
+  const double d = shape.head_dim;
+  const double records = s.state_bytes_read / static_cast<double>(record_bytes(shape.head_dim));
+  const double bounds = records * shape.group();
+  const double heads = block_ > 1 ? query_heads(shape) : 0;  // their squares and norms
+  stage.count(Op::kMultiply, Phase::kSelect, records * d + heads * d + bounds * (2 * d + 3));
+  stage.count(Op::kAdd, Phase::kSelect, heads * (d - 1) + bounds * (2 * d - 1));
+  stage.count(Op::kExp, Phase::kSelect, heads + bounds);
+  // Which bound is smaller, whether a block passes, and what chunk 1 would rescue.
+  double compares = bounds;
+  for (const std::int64_t context : shape.contexts) {
+    const double full = full_blocks(context);
+    const double rescuable = rule_.rescue ? std::min(full, static_cast<double>(rule_.chunk)) : 0;
+    compares += (full + rescuable) * shape.q_heads;
+  }
+  stage.count(Op::kCompare, Phase::kSelect, compares);
+}
+
+/// S σ(β (S - τ)) or S + C (σ(β (S - τ)) - 1), of all rows: the current token's is not used.
+void Cost::count_gate(Stage& stage, double rows) const {
+  if (gate_ == Gate::kNone) return;
+  stage.count(Op::kAdd, Phase::kSoftmax, (gate_ == Gate::kAdditive ? 4 : 2) * rows);
+  stage.count(Op::kMultiply, Phase::kSoftmax, 3 * rows);
+  stage.count(Op::kExp, Phase::kSoftmax, rows);
+}
+
+void Cost::fill(Stage& stage, const Shape& shape, const Statistics& s) const {
+  const auto record = static_cast<double>(record_bytes(shape.head_dim));
+  const double records = s.state_bytes_read / record;
+  read_query(stage, shape);
+  if (records > 0) stage.read(Tensor::kMetadata, record, records, records);
+  stage.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  stage.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
+  stage.dependent_trips = 1;  // a block's record, then its rows
+  count_screening(stage, shape, s);
+  count_scores(stage, shape, s.k_requests);
+  count_gate(stage, s.v_requests);
+  count_weighted_values(stage, shape, s.v_requests);
+}
+
+Work Cost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
+  const SplitPlan plan = plan_splits(shape, limits, dense_split_unit(shape.head_dim));
+  Work work;
+  Stage& stage = work.add_stage("screen_attend", Boundary::kKernelLaunch);
+  stage.launch = plan.launch;
+  stage.imbalance = plan.imbalance;
+  fill(stage, shape, s);
+  finish_output(work, shape, plan, {Boundary::kTeamExchange, exchanged_row_bytes(shape, true)});
+  return work;
+}
+
+/// One CTA to a sequence, KV head and chunk. A CTA takes its blocks in order, and nothing of a
+/// block is under way before it has been screened. Assumed, as the code is not public: 16 records
+/// are loaded at once, the least that a matrix product takes; K and V of a block are loaded
+/// together; CTAs have 128 threads and as many run on an SM as its threads allow.
+Work Cost::published(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
+  constexpr double kRecordsAtOnce = 16;
+  constexpr double kThreads = 128;
+  constexpr double kWarps = kThreads / 32;
+  const auto chunk = static_cast<double>(rule_.chunk);
+  SplitPlan plan;
+  double ctas = 0;
+  double most_blocks = 0;
+  for (const std::int64_t context : shape.contexts) {
+    const double full = full_blocks(context);
+    ctas += shape.kv_heads * std::max(1.0, std::ceil(full / chunk));
+    most_blocks = std::max(most_blocks, full);
+  }
+  const double per_sm = std::max(1.0, std::floor(limits.threads_per_sm / kThreads));
+  plan.launch = {ctas, per_sm * limits.sms};
+  plan.partials = most_blocks > chunk ? ctas : 0;  // one chunk each: no second launch
+  Work work;
+  Stage& stage = work.add_stage("screen_attend", Boundary::kKernelLaunch);
+  stage.launch = plan.launch;
+  const double waves = std::ceil(ctas / plan.launch.ctas_per_wave);
+  const double record_rounds = std::ceil(std::min(chunk, most_blocks) / kRecordsAtOnce);
+  stage.load_rounds = waves * (record_rounds + s.group_tiles / ctas);
+  stage.load_warps = kWarps * std::max(1.0, ctas / (waves * limits.sms));
+  fill(stage, shape, s);
+  finish_output(work, shape, plan, {Boundary::kKernelLaunch, partial_row_bytes(shape)});
+  return work;
+}
+
+}  // namespace
+
+std::unique_ptr<Implementation> make_cost(const std::string& implementation, int block,
+                                          const BlockRule& rule, Gate gate) {
+  return std::make_unique<Cost>(implementation == "published", block, rule, gate);
+}
+
+}  // namespace kvsim::eta
