@@ -133,8 +133,8 @@ class RunFile {
 
   void read_calibration() {
     const TomlTable table = root_.table("calibration");
-    table.allow({"fit", "held_out", "factors"});
-    CalibrationPlan plan{{}, table.texts("fit"), table.texts("held_out")};
+    table.allow({"fit", "held_out", "aside", "factors"});
+    CalibrationPlan plan;
     const TomlTable factors = table.table("factors");
     for (const std::string& name : factors.keys()) {
       plan.factors.push_back({name, {}});
@@ -143,20 +143,23 @@ class RunFile {
         plan.factors.back().parts.push_back({text, times});
       }
     }
-    std::set<std::string> seen;
-    for (const auto& [key, names] :
-         {std::pair{"fit", plan.fit}, std::pair{"held_out", plan.held_out}}) {
-      for (const std::string& name : names) check_calibrated(name, table.place(key), seen);
-    }
+    const auto read_role = [&](const std::string& key, CalibrationRole role) {
+      for (const std::string& quantity : table.texts(key)) {
+        check_calibrated(quantity, table.place(key));
+        if (plan.roles.emplace(quantity, role).second) continue;
+        fail<RuntimeError>("{}: found '{}' twice", table.place(key), quantity);
+      }
+    };
+    read_role("fit", CalibrationRole::kFitted);
+    read_role("held_out", CalibrationRole::kHeldOut);
+    if (table.has("aside")) read_role("aside", CalibrationRole::kAside);
     experiment_.calibration = std::move(plan);
   }
 
-  void check_calibrated(const std::string& quantity, const std::string& place,
-                        std::set<std::string>& seen) const {
+  void check_calibrated(const std::string& quantity, const std::string& place) const {
     if (!ours().contains(quantity)) {
       fail<RuntimeError>("{}: found '{}', expected quantities of ours", place, quantity);
     }
-    if (!seen.insert(quantity).second) fail<RuntimeError>("{}: found '{}' twice", place, quantity);
     if (!formula(quantity).over.empty()) {
       fail<RuntimeError>("{}: '{}' is a quotient, expected terms or sums of them", place, quantity);
     }
@@ -248,6 +251,20 @@ std::optional<Explanation> parse_explanation(const CsvFile& file, std::size_t ro
   return Explanation{file.number(row, "explained_value"), reason};
 }
 
+/// What is put aside needs a reason.
+void check_aside(const Experiment& experiment, const std::string& path) {
+  if (!experiment.calibration) return;
+  const auto& roles = experiment.calibration->roles;
+  for (const Quantity& quantity : experiment.quantities) {
+    const auto role = roles.find(quantity.name);
+    if (role == roles.end() || role->second != CalibrationRole::kAside) continue;
+    if (quantity.explanation) continue;
+    fail<RuntimeError>(
+        "{}: found no reason for '{}', expected one for what a calibration puts aside", path,
+        quantity.name);
+  }
+}
+
 void check_columns(const CsvFile& file, const std::string& path) {
   const std::vector<std::string> expected{"quantity",        "unit",  "value", "tolerance", "where",
                                           "explained_value", "reason"};
@@ -285,6 +302,7 @@ Experiment parse_experiment(const std::string& name, const ExperimentFiles& file
     fail<RuntimeError>("{}: found no line for '{}' of {}", files.expected_path, *left.begin(),
                        files.run_path);
   }
+  check_aside(experiment, files.expected_path);
   return experiment;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "sim/calibration.h"
 #include "sim/json_place.h"
 
 namespace kvsim {
@@ -60,8 +62,7 @@ struct Factor {
 /// Factors that are fitted on some quantities and tried on others.
 struct CalibrationPlan {
   std::vector<Factor> factors;
-  std::vector<std::string> fit;       // quantities
-  std::vector<std::string> held_out;  // no quantity twice
+  std::map<std::string, CalibrationRole> roles;  // by quantity
 };
 
 /// A published table or figure to reproduce: one folder (docs/formats.md).
@@ -85,7 +86,8 @@ struct ExperimentFiles {
 
 /// Throws RuntimeError that names file and key: a key that is missing, unknown or of another type,
 /// a run that does not exist, a quantity that stands in one file only, a bad tolerance, a reason
-/// without the value it explains, a calibration of what is no sum.
+/// without the value it explains, a calibration of what is no
+/// sum, a quantity put aside without a reason.
 Experiment parse_experiment(const std::string& name, const ExperimentFiles& files);
 
 }  // namespace kvsim

@@ -174,13 +174,10 @@ Calibration calibrate(const Experiment& experiment, const Documents& documents) 
   Calibration result;
   if (!experiment.calibration) return result;
   const CalibrationPlan& plan = *experiment.calibration;
-  const auto contains = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
   for (const Quantity& quantity : experiment.quantities) {
-    const bool fitted = contains(plan.fit, quantity.name);
-    if (!fitted && !contains(plan.held_out, quantity.name)) continue;
-    CalibrationRow row{quantity.expected, 0, {}, fitted};
+    const auto role = plan.roles.find(quantity.name);
+    if (role == plan.roles.end()) continue;
+    CalibrationRow row{quantity.expected, 0, {}, role->second};
     try {
       if (quantity.expected == 0)
         throw RuntimeError("0 is expected, which no error is relative to");
@@ -210,13 +207,17 @@ Json calibration_json(const Experiment& experiment, const Calibration& calibrati
                        {"factor", finite(calibration.factors[i])}});
   }
   Json json{{"factors", std::move(factors)}};
-  for (const bool fitted : {true, false}) {
-    const CalibrationErrors errors = mean_errors(calibration.rows, fitted, calibration.factors);
-    json[fitted ? "fitted" : "held_out"] = {
-        {"quantities", errors.rows},
-        {"uncalibrated_mean_error_percent", finite(100 * errors.uncalibrated)},
-        {"calibrated_mean_error_percent", finite(100 * errors.calibrated)}};
+  Json all = Json::array();
+  for (const CalibrationRole role :
+       {CalibrationRole::kFitted, CalibrationRole::kHeldOut, CalibrationRole::kAside}) {
+    const CalibrationErrors errors = mean_errors(calibration.rows, role, calibration.factors);
+    if (errors.rows == 0) continue;
+    all.push_back({{"role", to_string(role)},
+                   {"quantities", errors.rows},
+                   {"mean_error_percent", finite(100 * errors.uncalibrated)},
+                   {"calibrated_mean_error_percent", finite(100 * errors.calibrated)}});
   }
+  json["errors"] = std::move(all);
   return json;
 }
 
@@ -237,7 +238,7 @@ double add_calibrated(const Quantity& quantity, const Calibration& calibration, 
   json["calibrated"] = finite(value);
   json["calibrated_difference_percent"] =
       finite(100 * (value - quantity.expected) / std::abs(quantity.expected));
-  json["half"] = row->fitted ? "fitted" : "held out";
+  json["role"] = to_string(row->role);
   return value;
 }
 
@@ -313,26 +314,24 @@ std::string difference_text(const Json& quantity) {
 std::string calibration_text(const Json& experiment) {
   if (!experiment.contains("calibration")) return "";
   const Json& calibration = experiment.at("calibration");
-  Table table({"calibrated", "expected", "ours", "difference", "calibrated", "difference", "half"});
+  Table table({"calibrated", "expected", "ours", "difference", "calibrated", "difference", "role"});
   table.align_left(6);
   for (const Json& quantity : experiment.at("quantities")) {
-    if (!quantity.contains("half")) continue;
+    if (!quantity.contains("role")) continue;
     table.add_row({string_at(quantity, "quantity"), number_text(quantity.at("expected")),
                    number_text(quantity.at("ours")), difference_text(quantity),
                    number_text(quantity.at("calibrated")),
                    percent_text(quantity.at("calibrated_difference_percent")),
-                   string_at(quantity, "half")});
+                   string_at(quantity, "role")});
   }
   std::string text = table.text() + "  factors:";
   for (const Json& factor : calibration.at("factors")) {
     text += fmt::format(" {} {:.4g}", string_at(factor, "name"), factor.at("factor").get<double>());
   }
-  for (const char* half : {"fitted", "held_out"}) {
-    const Json& errors = calibration.at(half);
+  for (const Json& errors : calibration.at("errors")) {
     text += fmt::format("\n  mean error, {} {}: {:.2f} % as predicted, {:.2f} % calibrated",
-                        errors.at("quantities").get<int>(),
-                        std::string_view(half) == "fitted" ? "fitted" : "held out",
-                        errors.at("uncalibrated_mean_error_percent").get<double>(),
+                        errors.at("quantities").get<int>(), string_at(errors, "role"),
+                        errors.at("mean_error_percent").get<double>(),
                         errors.at("calibrated_mean_error_percent").get<double>());
   }
   return text + "\n";

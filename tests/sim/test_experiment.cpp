@@ -159,7 +159,8 @@ struct CalibratedExperiment {
       "\"/terms/[stage=merge: team_exchange]/us\"]\n"
       "stream = { at = \"/terms/[stage=stream_kv]/us\", times = 0.5 }\n";
 
-  explicit CalibratedExperiment(const TemporaryFolder& folder) {
+  /// `wrong` is a context whose published value is another one, for a reason.
+  explicit CalibratedExperiment(const TemporaryFolder& folder, int wrong = 0) {
     for (const int context : {1000, 3000, 5000, 9000}) {
       const std::string command =
           fmt::format("predict --llm llama-3.1-8b --context {} --method dense", context);
@@ -176,7 +177,8 @@ struct CalibratedExperiment {
           us += 2 * part;
         }
       }
-      expected += fmt::format("{},us,{},1%,here,,\n", context, 2 * us);
+      expected += context == wrong ? fmt::format("{},us,1,1,here,{},known\n", context, 2 * us)
+                                   : fmt::format("{},us,{},1%,here,,\n", context, 2 * us);
     }
   }
   std::string toml() const { return run + ours + calibration; }
@@ -195,14 +197,15 @@ TEST_CASE("experiment: factors are fitted on some quantities and tried on others
   CHECK(calibration.at("factors").at(0).at("name") == "fixed");
   CHECK(calibration.at("factors").at(0).at("factor").get<double>() == Approx(3));
   CHECK(calibration.at("factors").at(1).at("factor").get<double>() == Approx(2));
-  for (const char* half : {"fitted", "held_out"}) {
-    CHECK(calibration.at(half).at("quantities") == 2);
-    CHECK(calibration.at(half).at("uncalibrated_mean_error_percent").get<double>() > 20);
-    CHECK(calibration.at(half).at("calibrated_mean_error_percent").get<double>() < 1e-3);
+  REQUIRE(calibration.at("errors").size() == 2);
+  for (const auto& errors : calibration.at("errors")) {
+    CHECK(errors.at("quantities") == 2);
+    CHECK(errors.at("mean_error_percent").get<double>() > 20);
+    CHECK(errors.at("calibrated_mean_error_percent").get<double>() < 1e-3);
   }
   const auto& quantities = found.at("quantities");
-  CHECK(quantities[0].at("half") == "fitted");
-  CHECK(quantities[1].at("half") == "held out");
+  CHECK(quantities[0].at("role") == "fitted");
+  CHECK(quantities[1].at("role") == "held out");
   CHECK(quantities[1].at("ours") < quantities[1].at("calibrated"));
   CHECK(std::abs(quantities[1].at("calibrated_difference_percent").get<double>()) < 1e-3);
 
@@ -211,6 +214,29 @@ TEST_CASE("experiment: factors are fitted on some quantities and tried on others
                             "mean error, 2 held out: ", " % as predicted, 0.00 % calibrated"}) {
     CHECK_THAT(text.out, ContainsSubstring(shown));
   }
+}
+
+TEST_CASE("experiment: what a calibration puts aside is in no mean and needs a reason") {
+  const TemporaryFolder folder;
+  const CalibratedExperiment experiment(folder, 5000);
+  const std::string run = replaced(experiment.toml(), "held_out = [\"3000\", \"5000\"]",
+                                   "held_out = \"3000\"\naside = [\"5000\"]");
+  write_experiment(folder, "aside", run, CalibratedExperiment(folder).expected);
+  CHECK_THAT(run_program(folder, "experiment aside --experiments e").err,
+             ContainsSubstring("e/aside/expected.csv: found no reason for '5000'"));
+  write_experiment(folder, "aside", run, experiment.expected);
+  const ProgramResult result = run_program(folder, "experiment aside --experiments e --json");
+  INFO(result.err << result.out);
+  REQUIRE(result.status == 0);
+  const auto found = result.json().at("experiments").at(0);
+  CHECK(found.at("quantities").at(2).at("status") == "explained");
+  CHECK(found.at("quantities").at(2).at("role") == "aside");
+  const auto& errors = found.at("calibration").at("errors");
+  REQUIRE(errors.size() == 3);
+  CHECK(errors[1].at("quantities") == 1);
+  CHECK(errors[1].at("calibrated_mean_error_percent").get<double>() < 1e-3);
+  CHECK(errors[2].at("role") == "aside");
+  CHECK(errors[2].at("calibrated_mean_error_percent").get<double>() > 100);
 }
 
 TEST_CASE("experiment: a calibration that means nothing is refused with file and key") {
