@@ -248,15 +248,18 @@ TEST_CASE("eta: a state says where thresholds came from") {
   };
   CHECK(note_after_a_step("eta").empty());
   CHECK(note_after_a_step("eta:thresholds=learned").empty());
-  CHECK_THAT(note_after_a_step("eta:thresholds=union,density=0.5"),
-             ContainsSubstring("loads 0.5 of its full blocks") && ContainsSubstring("the gate"));
-  l.step.view.learned = nullptr;
   const std::string calibrated =
-      "calibrated for density 0.25 on the last 1 prompt queries; the trace has no learned ones";
+      "eta: thresholds calibrated for density 0.25 on the last 1 prompt queries";
+  CHECK(note_after_a_step("eta:thresholds=calibrated") == calibrated);
+  const std::string united = "eta: thresholds chosen so that a group loads 0.5 of its full blocks";
+  CHECK(note_after_a_step("eta:thresholds=union,density=0.5") == united);
+  l.step.view.learned = nullptr;
+  const std::string none = "; the trace has no learned ones";
+  CHECK(note_after_a_step("eta:gate=none") == calibrated + none);
   CHECK_THAT(note_after_a_step("eta"),
-             ContainsSubstring(calibrated) && ContainsSubstring("gate=none leaves it"));
-  CHECK_THAT(note_after_a_step("eta:gate=none"),
-             ContainsSubstring(calibrated) && !ContainsSubstring("the gate"));
+             ContainsSubstring(calibrated + none) && ContainsSubstring("gate=none leaves it"));
+  CHECK_THAT(note_after_a_step("eta:thresholds=union,density=0.5"),
+             ContainsSubstring(united + none) && ContainsSubstring("the gate changes"));
 }
 
 }  // namespace
