@@ -88,6 +88,7 @@ class EtaState : public State {
   Records records;
   std::vector<float> constants;  // [group], calibrated; empty: no probes
   bool learned = false;          // the last step's thresholds were
+  bool trained = false;          // the trace has learned ones
 
  private:
   Settings settings_;
@@ -95,19 +96,18 @@ class EtaState : public State {
 };
 
 std::string EtaState::note() const {
-  if (learned) return {};
+  if (learned || settings_.source == Source::kLearned) return {};
   std::string text =
       settings_.source == Source::kUnion
           ? fmt::format("eta: thresholds chosen so that a group loads {} of its full blocks",
                         settings_.density)
-          : fmt::format(
-                "eta: thresholds calibrated for density {} on the last {} prompt queries; the "
-                "trace has no learned ones",
-                settings_.density, probes_);
+          : fmt::format("eta: thresholds calibrated for density {} on the last {} prompt queries",
+                        settings_.density, probes_);
+  if (trained) return text;
+  text += "; the trace has no learned ones";
   if (settings_.gate != Gate::kNone) {
     text +=
-        "; the gate changes the softmax of a model that was not trained with it (gate=none "
-        "leaves it)";
+        ", and the gate changes the softmax of a model trained without it (gate=none leaves it)";
   }
   return text;
 }
@@ -217,7 +217,10 @@ Selection Eta::select(const StepView& view, const Scores& scores, State* state) 
   if (screening.thresholds.empty()) {
     screening.bounds = own_bounds(view, scores, own);
     screening.thresholds = block_thresholds(view, own, screening.bounds);
-    if (own != nullptr) own->learned = uses_learned(view);
+    if (own != nullptr) {
+      own->learned = uses_learned(view);
+      own->trained = has_learned(view.learned);
+    }
   }
   const auto full = static_cast<std::size_t>(settings_.full_blocks(view.rows()));
   const std::span<const float> bounds = screening.bounds;

@@ -41,6 +41,7 @@ TEST_CASE("eta: only a head without any block of chunk 1 is rescued, by its firs
   CHECK(take_blocks(bounds, 2, {.pinned = 0, .chunk = 2, .rescue = true}) == Blocks{1, 2, 3, 4, 5});
   CHECK(take_blocks(bounds, 10, {.pinned = 0, .chunk = 3, .rescue = true}) == Blocks{1});
   CHECK(take_blocks(bounds, 10, {.pinned = 0, .chunk = 6, .rescue = true}) == Blocks{3});
+  CHECK(take_blocks(bounds, 10, {.pinned = 0, .chunk = 100, .rescue = true}) == Blocks{3});
   CHECK(take_blocks(bounds, 10, {.pinned = 0, .chunk = 1, .rescue = true}) == Blocks{0});
   CHECK(take_blocks(bounds, 10, {.pinned = 2, .chunk = 3, .rescue = true}) == Blocks{1, 4, 5});
   CHECK(take_blocks(bounds, 10, {.pinned = 0, .chunk = 3, .rescue = false}).empty());

@@ -1,11 +1,13 @@
 // How often a block's bound is below what it should bound, on random keys and on a model's.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 
 #include "kernels/attention.h"
 #include "kernels/eta/records.h"
+#include "kernels/eta/thresholds.h"
 #include "tests/catch.h"
 #include "tests/kernels/random_step.h"
 #include "traces/trace_file.h"
@@ -77,9 +79,9 @@ Misses on_random_keys(int block, float z, Spread spread) {
   return misses;
 }
 
-Misses on_sample(int block, float z, Spread spread) {
+/// Calls visit(layer, first query head, view) for every KV head of the sample and some steps.
+void for_each_group(const std::function<void(const TraceLayer&, int, const StepView&)>& visit) {
   const TraceReader trace(std::string(KVSIM_SOURCE_DIR) + "/traces/samples/smollm2-135m-2k.h5");
-  Misses misses;
   for (std::size_t index = 0; index < trace.info().layers.size(); ++index) {
     const TraceLayer layer = trace.read_layer(index);
     const int group = layer.info.group();
@@ -88,19 +90,63 @@ Misses on_sample(int block, float z, Spread spread) {
       for (const std::int64_t step : {0, 7, 15}) {
         load_rows(layer.queries(step), head * group, (head + 1) * group, layer.info.head_dim,
                   queries.data());
-        const std::int64_t rows = trace.info().prompt_tokens + step + 1;
         StepView view;
-        view.k = layer.keys(head).slice(0, rows);
+        view.k = layer.keys(head).slice(0, trace.info().prompt_tokens + step + 1);
         view.queries = queries;
         view.group = group;
         view.scale = static_cast<float>(layer.info.scale);
-        Records records(block, spread);
-        records.extend(view.k);
-        count_misses(view, records, block, z, 0.25, misses);
+        view.prompt_tokens = trace.info().prompt_tokens;
+        visit(layer, head * group, view);
       }
     }
   }
+}
+
+Misses on_sample(int block, float z, Spread spread) {
+  Misses misses;
+  for_each_group([&](const TraceLayer&, int, const StepView& view) {
+    Records records(block, spread);
+    records.extend(view.k);
+    count_misses(view, records, block, z, 0.25, misses);
+  });
   return misses;
+}
+
+/// The probe queries of some heads.
+CacheView prompt_of(const TraceLayer& layer, int first_head, const StepView& view) {
+  CacheView prompt;
+  prompt.k = view.k.slice(0, view.prompt_tokens);
+  prompt.scale = view.scale;
+  for (int head = first_head; head < first_head + view.group; ++head) {
+    RowsView probes = layer.probe->rows(0);
+    probes.rows = layer.probe->shape[0];
+    probes.stride = layer.probe->shape[1] * layer.probe->shape[2];
+    probes.data += head * view.k.dim * bytes_of(probes.type);
+    prompt.probes.push_back(probes);
+  }
+  return prompt;
+}
+
+TEST_CASE("eta: constants calibrated on a prompt have about their density at later steps") {
+  for (const double density : {0.1, 0.25, 0.5}) {
+    double sum = 0;
+    double heads = 0;
+    for_each_group([&](const TraceLayer& layer, int first_head, const StepView& view) {
+      const std::vector<float> thresholds =
+          eta::calibrated_thresholds(prompt_of(layer, first_head, view), density);
+      const Scores scores = exact_scores(view);
+      for (int g = 0; g < view.group; ++g, ++heads) {
+        double open = 0;
+        for (const float score : scores.head(g)) {
+          open += 1 / (1 + std::exp(-5.0 * (score - thresholds[static_cast<std::size_t>(g)])));
+        }
+        sum += open / static_cast<double>(view.rows());
+      }
+    });
+    std::printf("SmolLM2-135M, calibrated for density %.2f: %.3f at decode steps\n", density,
+                sum / heads);
+    CHECK(sum / heads == Approx(density).margin(0.05));
+  }
 }
 
 TEST_CASE("eta: miss rates on random keys") {

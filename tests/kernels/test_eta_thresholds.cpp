@@ -119,44 +119,51 @@ TEST_CASE("eta: scores far off the bins leave a density as it is") {
   CHECK((threshold > 0 && threshold < 1));
 }
 
+/// Mean over a head's last probes of the mean gate of the keys that each saw.
+double density_of(const CacheView& prompt, const RowsView& probes, float threshold) {
+  const std::int64_t rows = prompt.k.rows;
+  const std::int64_t used = std::min<std::int64_t>(probes.rows, 256);
+  double density = 0;
+  for (std::int64_t i = 0; i < used; ++i) {
+    std::vector<float> query(static_cast<std::size_t>(prompt.k.dim));
+    const std::int64_t at = probes.rows - used + i;
+    load_rows(probes, at, at + 1, prompt.k.dim, query.data());
+    StepView view;
+    view.k = prompt.k.slice(0, rows - used + i + 1);
+    view.queries = query;
+    view.scale = prompt.scale;
+    view.logit_cap = prompt.logit_cap;
+    double sum = 0;
+    for (const float s : exact_scores(view).values)
+      sum += 1 / (1 + std::exp(-5.0 * (s - threshold)));
+    density += sum / static_cast<double>(view.rows() * used);
+  }
+  return density;
+}
+
 TEST_CASE("eta: the prompt's last queries calibrate, each with the keys it saw") {
-  RandomStep step({.rows = 400, .group = 3, .head_dim = 80, .peak = 2, .seed = 6});
-  for (const float cap : {0.0f, 2.0f}) {
-    for (const std::int64_t probes : {5, 400}) {
-      const RandomStep queries({.rows = probes * 3, .head_dim = 80, .seed = 8});
-      CacheView prompt{.k = step.view.k, .v = step.view.v};
-      prompt.scale = 0.3f;
-      prompt.logit_cap = cap;
-      for (int g = 0; g < 3; ++g) {
-        prompt.probes.push_back(queries.view.k.slice(g * probes, (g + 1) * probes));
-      }
-      const std::vector<float> thresholds = eta::calibrated_thresholds(prompt, 0.2);
-      REQUIRE(thresholds.size() == 3);
-      const std::int64_t used = std::min<std::int64_t>(probes, 256);
-      for (std::size_t g = 0; g < 3; ++g) {
-        double density = 0;
-        for (std::int64_t i = 0; i < used; ++i) {
-          const std::int64_t sees = 400 - used + i + 1;
-          std::vector<float> query(80);
-          load_rows(prompt.probes[g], probes - used + i, probes - used + i + 1, 80, query.data());
-          StepView view;
-          view.k = step.view.k.slice(0, sees);
-          view.queries = query;
-          view.scale = 0.3f;
-          view.logit_cap = cap;
-          double sum = 0;
-          for (const float s : exact_scores(view).values) {
-            sum += 1 / (1 + std::exp(-5.0 * (s - thresholds[g])));
-          }
-          density += sum / static_cast<double>(sees * used);
+  for (const std::int64_t rows : {8, 400}) {
+    for (const std::int64_t probes : {std::int64_t{5}, rows}) {
+      for (const float cap : {0.0f, 2.0f}) {
+        INFO(rows << " rows, " << probes << " probes, cap " << cap);
+        const RandomStep step({.rows = rows, .group = 3, .head_dim = 80, .seed = 6});
+        const RandomStep queries({.rows = probes * 3, .head_dim = 80, .seed = 8});
+        CacheView prompt{.k = step.view.k, .v = step.view.v};
+        prompt.scale = 0.3f;
+        prompt.logit_cap = cap;
+        for (int g = 0; g < 3; ++g) {
+          prompt.probes.push_back(queries.view.k.slice(g * probes, (g + 1) * probes));
         }
-        CHECK(density == Approx(0.2).margin(2e-3));
+        const std::vector<float> thresholds = eta::calibrated_thresholds(prompt, 0.2);
+        REQUIRE(thresholds.size() == 3);
+        for (std::size_t g = 0; g < 3; ++g) {
+          CHECK(density_of(prompt, prompt.probes[g], thresholds[g]) == Approx(0.2).margin(2e-3));
+        }
+        const NamedMethod named = make_method("eta:thresholds=calibrated,density=0.2,shift=0.25");
+        const std::unique_ptr<State> state = named.method->prepare(prompt);
+        const std::vector<float> own = named.method->block_thresholds(step.view, state.get(), {});
+        for (std::size_t g = 0; g < 3; ++g) CHECK(own[g] == thresholds[g] - 0.25f);
       }
-      const NamedMethod named = make_method("eta:thresholds=calibrated,density=0.2,shift=0.25");
-      const std::unique_ptr<State> state = named.method->prepare(prompt);
-      StepView view = step.view;
-      const std::vector<float> own = named.method->block_thresholds(view, state.get(), {});
-      for (std::size_t g = 0; g < 3; ++g) CHECK(own[g] == thresholds[g] - 0.25f);
     }
   }
 }
@@ -248,15 +255,18 @@ TEST_CASE("eta: a state says where thresholds came from") {
   };
   CHECK(note_after_a_step("eta").empty());
   CHECK(note_after_a_step("eta:thresholds=learned").empty());
-  CHECK_THAT(note_after_a_step("eta:thresholds=union,density=0.5"),
-             ContainsSubstring("loads 0.5 of its full blocks") && ContainsSubstring("the gate"));
-  l.step.view.learned = nullptr;
   const std::string calibrated =
-      "calibrated for density 0.25 on the last 1 prompt queries; the trace has no learned ones";
+      "eta: thresholds calibrated for density 0.25 on the last 1 prompt queries";
+  CHECK(note_after_a_step("eta:thresholds=calibrated") == calibrated);
+  const std::string united = "eta: thresholds chosen so that a group loads 0.5 of its full blocks";
+  CHECK(note_after_a_step("eta:thresholds=union,density=0.5") == united);
+  l.step.view.learned = nullptr;
+  const std::string none = "; the trace has no learned ones";
+  CHECK(note_after_a_step("eta:gate=none") == calibrated + none);
   CHECK_THAT(note_after_a_step("eta"),
-             ContainsSubstring(calibrated) && ContainsSubstring("gate=none leaves it"));
-  CHECK_THAT(note_after_a_step("eta:gate=none"),
-             ContainsSubstring(calibrated) && !ContainsSubstring("the gate"));
+             ContainsSubstring(calibrated + none) && ContainsSubstring("gate=none leaves it"));
+  CHECK_THAT(note_after_a_step("eta:thresholds=union,density=0.5"),
+             ContainsSubstring(united + none) && ContainsSubstring("the gate changes"));
 }
 
 }  // namespace
