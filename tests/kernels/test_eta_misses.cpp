@@ -23,11 +23,13 @@ struct Misses {
   double below = 0;        // whose largest score is above the bound
   double significant = 0;  // with a key that reaches the threshold
   double missed = 0;       // of these, whose bound does not
+  double needless = 0;     // the others whose bound does
   double tokens = 0;       // that reach it
   double lost = 0;         // of these, in missed blocks
 
   double rate() const { return below / blocks; }
   double false_negatives() const { return missed / significant; }
+  double false_positives() const { return needless / std::max(1.0, blocks - significant); }
   double lost_tokens() const { return lost / tokens; }
 };
 
@@ -55,6 +57,7 @@ void count_misses(const StepView& view, const Records& records, int block, float
       misses.tokens += reach;
       misses.significant += reach > 0 ? 1 : 0;
       misses.missed += reach > 0 && bound < threshold ? 1 : 0;
+      misses.needless += reach == 0 && bound >= threshold ? 1 : 0;
       misses.lost += bound < threshold ? reach : 0;
     }
   }
@@ -62,10 +65,12 @@ void count_misses(const StepView& view, const Records& records, int block, float
 
 void print(const char* keys, int block, float z, const char* spread, const Misses& m) {
   std::printf(
-      "%s, block %d, z %.1f, %s: bound below the largest score in %.2f %% of %.0f blocks; missed "
-      "%.2f %% of the blocks and %.2f %% of the tokens that reach the threshold\n",
+      "%s, block %d, z %.1f, %s: bound below the largest score in %.2f %% of %.0f blocks; with a "
+      "token above the threshold %.1f %%, missed of these %.2f %%, and %.2f %% of the tokens; "
+      "needless of the others %.1f %%\n",
       keys, block, static_cast<double>(z), spread, 100 * m.rate(), m.blocks,
-      100 * m.false_negatives(), 100 * m.lost_tokens());
+      100 * m.significant / m.blocks, 100 * m.false_negatives(), 100 * m.lost_tokens(),
+      100 * m.false_positives());
 }
 
 Misses on_random_keys(int block, float z, Spread spread) {
