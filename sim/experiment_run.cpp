@@ -353,13 +353,11 @@ Json run_experiment(const Experiment& experiment, const CommonWords& words,
   for (const Quantity& quantity : experiment.quantities) {
     quantities.push_back(quantity_json(experiment, quantity, documents, calibration));
   }
-  return {{"name", experiment.name},
-          {"title", experiment.title},
-          {"source", experiment.source},
-          {"status", worst_status(quantities)},
-          {"runs", std::move(runs)},
-          {"quantities", std::move(quantities)},
-          {"calibration", calibration_json(experiment, calibration)}};
+  Json json{{"name", experiment.name},     {"title", experiment.title},
+            {"source", experiment.source}, {"status", worst_status(quantities)},
+            {"runs", std::move(runs)},     {"quantities", std::move(quantities)}};
+  if (experiment.calibration) json["calibration"] = calibration_json(experiment, calibration);
+  return json;
 }
 
 std::string experiment_text(const Json& experiment) {

@@ -74,6 +74,7 @@ TEST_CASE("experiment: compares what a command prints with what was published") 
   CHECK(quantities[2].at("difference_percent").get<double>() == Approx(50));
   CHECK(quantities[2].at("status") == "explained");
   CHECK(quantities[2].at("reason") == "a half more, for a reason");
+  CHECK_FALSE(table.contains("calibration"));
 
   const ProgramResult text = run_program(folder, "experiment table --experiments e");
   CHECK(text.status == 0);
@@ -81,6 +82,7 @@ TEST_CASE("experiment: compares what a command prints with what was published") 
                             "share: a half more, for a reason"}) {
     CHECK_THAT(text.out, ContainsSubstring(shown));
   }
+  CHECK_THAT(text.out, !ContainsSubstring("calibrated"));
 }
 
 TEST_CASE("experiment: what differs without a reason, or with another's, ends with status 1") {
