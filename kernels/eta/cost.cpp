@@ -32,7 +32,7 @@ class Cost : public Implementation {
   void fill(Stage& stage, const Shape& shape, const Statistics& s) const;
   void count_screening(Stage& stage, const Shape& shape, const Statistics& s) const;
   void count_gate(Stage& stage, double rows) const;
-  double full_blocks(std::int64_t context) const { return static_cast<double>(context / block_); }
+  std::int64_t full_blocks(std::int64_t context) const { return context / block_; }
 
   bool published_;
   int block_;
@@ -53,7 +53,7 @@ void Cost::count_screening(Stage& stage, const Shape& shape, const Statistics& s
   // Which bound is smaller, whether a block passes, and what chunk 1 would rescue.
   double compares = bounds;
   for (const std::int64_t context : shape.contexts) {
-    const double full = full_blocks(context);
+    const auto full = static_cast<double>(full_blocks(context));
     const double rescuable = rule_.rescue ? std::min(full, static_cast<double>(rule_.chunk)) : 0;
     compares += (full + rescuable) * shape.q_heads;
   }
@@ -105,7 +105,7 @@ Work Cost::published(const Shape& shape, const Statistics& s, const DeviceLimits
   double ctas = 0;
   double most_blocks = 0;
   for (const std::int64_t context : shape.contexts) {
-    const double full = full_blocks(context);
+    const auto full = static_cast<double>(full_blocks(context));
     ctas += shape.kv_heads * std::max(1.0, std::ceil(full / chunk));
     most_blocks = std::max(most_blocks, full);
   }

@@ -75,7 +75,7 @@ Selection select_given(const std::string& spec, StepView view, Scores scores,
   return make_method(spec).method->select(view, scores, nullptr);
 }
 
-TEST_CASE("eta: a kernel's bounds and thresholds decide; each head its own") {
+TEST_CASE("eta: a kernel's bounds and thresholds decide, for each head its own") {
   const RandomStep step({.rows = 38, .group = 2, .peak = 2, .seed = 1});
   const Scores scores = exact_scores(step.view);
   const Selection selection = select_given("eta:block=8,pinned=1,chunk=2,gate=none", step.view,

@@ -81,7 +81,7 @@ TEST_CASE("eta: a published CTA loads its records and blocks one after the other
   CHECK(rounds(64, 65536, "0.25") == 2 * rounds(1, 65536, "0.25"));
 }
 
-TEST_CASE("eta: ours is one launch whose CTAs exchange; tokens by their scores read all keys") {
+TEST_CASE("eta: ours is one launch whose CTAs exchange, and tokens by their scores read all keys") {
   const Work work = work_of("eta", {65536});
   REQUIRE(work.stages.size() == 2);
   CHECK(work.stages[1].before == Boundary::kTeamExchange);
