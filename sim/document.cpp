@@ -138,6 +138,9 @@ std::vector<std::string> replay_notes(const Replay& replay, const DocumentOption
       notes.push_back(trace.path + " is synthetic: its errors say nothing about a real model");
     }
   }
+  for (const MethodRun& run : replay.runs) {
+    for (const std::string& note : run.notes) add_distinct(note, notes);
+  }
   return notes;
 }
 

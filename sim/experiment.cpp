@@ -24,6 +24,29 @@ class TomlTable {
     if (string == nullptr || string->get().empty()) wrong(key, "a string that is not empty");
     return string->get();
   }
+  bool has(const std::string& key) const { return table_.contains(key); }
+  /// A list of strings, or one alone.
+  std::vector<std::string> texts(const std::string& key) const {
+    const toml::array* list = need(key).as_array();
+    if (list == nullptr) return {text(key)};
+    std::vector<std::string> result;
+    for (const toml::node& item : *list) {
+      result.push_back(item.value<std::string>().value_or(""));
+      if (result.back().empty()) wrong(key, "a string or a list of strings");
+    }
+    if (result.empty()) wrong(key, "at least one string");
+    return result;
+  }
+  std::vector<std::string> keys() const {
+    std::vector<std::string> result;
+    for (const auto& [key, node] : table_) result.emplace_back(key.str());
+    return result;
+  }
+  TomlTable table(const std::string& key) const {
+    const toml::table* table = need(key).as_table();
+    if (table == nullptr) wrong(key, "a table");
+    return {*table, place(key) + "."};
+  }
   const toml::node& need(const std::string& key) const {
     const toml::node* node = table_.get(key);
     if (node == nullptr) fail<RuntimeError>("{}{}: is missing", place_, key);
@@ -64,11 +87,12 @@ class RunFile {
       : root_(root, experiment.run_path + ": "), experiment_(experiment) {}
 
   void read() {
-    root_.allow({"title", "source", "run", "ours"});
+    root_.allow({"title", "source", "run", "ours", "calibration"});
     experiment_.title = root_.text("title");
     experiment_.source = root_.text("source");
     read_runs();
     if (!root_.need("ours").is_table()) root_.wrong("ours", "a table of quantities");
+    if (root_.has("calibration")) read_calibration();
   }
 
   /// Every quantity that run.toml has; the order is expected.csv's.
@@ -107,33 +131,78 @@ class RunFile {
     }
   }
 
+  void read_calibration() {
+    const TomlTable table = root_.table("calibration");
+    table.allow({"fit", "held_out", "aside", "factors"});
+    CalibrationPlan plan;
+    const TomlTable factors = table.table("factors");
+    for (const std::string& name : factors.keys()) {
+      plan.factors.push_back({name, {}});
+      for (const auto& [text, times] : written_sum(factors.need(name), factors.place(name))) {
+        if (!text.starts_with('/')) factors.wrong(name, "places that begin with /, or tables");
+        plan.factors.back().parts.push_back({text, times});
+      }
+    }
+    const auto read_role = [&](const std::string& key, CalibrationRole role) {
+      for (const std::string& quantity : table.texts(key)) {
+        check_calibrated(quantity, table.place(key));
+        if (plan.roles.emplace(quantity, role).second) continue;
+        fail<RuntimeError>("{}: found '{}' twice", table.place(key), quantity);
+      }
+    };
+    read_role("fit", CalibrationRole::kFitted);
+    read_role("held_out", CalibrationRole::kHeldOut);
+    if (table.has("aside")) read_role("aside", CalibrationRole::kAside);
+    experiment_.calibration = std::move(plan);
+  }
+
+  void check_calibrated(const std::string& quantity, const std::string& place) const {
+    if (!ours().contains(quantity)) {
+      fail<RuntimeError>("{}: found '{}', expected quantities of ours", place, quantity);
+    }
+    if (!formula(quantity).over.empty()) {
+      fail<RuntimeError>("{}: '{}' is a quotient, expected terms or sums of them", place, quantity);
+    }
+  }
+
   bool has_run(const std::string& name) const {
     const auto& runs = experiment_.runs;
     return std::any_of(runs.begin(), runs.end(),
                        [&name](const ExperimentRun& run) { return run.name == name; });
   }
 
-  /// A term or a list of terms.
-  std::vector<Term> sum(const toml::node& node, const std::string& place) const {
-    const toml::array* list = node.as_array();
-    if (list == nullptr) return {term(node, place)};
-    std::vector<Term> terms;
-    for (const toml::node& item : *list) terms.push_back(term(item, place));
-    if (terms.empty()) fail<RuntimeError>("{}: found no terms, expected at least one", place);
-    return terms;
+  /// "text" or { at = "text", times = 2 }.
+  struct Written {
+    std::string text;
+    double times = 1;
+  };
+  static Written written(const toml::node& node, const std::string& place) {
+    const toml::table* table = node.as_table();
+    if (table == nullptr) return {node.value<std::string>().value_or("")};
+    const TomlTable keys(*table, place + ".");
+    keys.allow({"at", "times"});
+    const double times = keys.need("times").value<double>().value_or(0);
+    if (!std::isfinite(times) || times == 0) keys.wrong("times", "a number, not 0");
+    return {keys.text("at"), times};
   }
 
-  /// "run:/pointer" or { at = "run:/pointer", times = 2 }.
-  Term term(const toml::node& node, const std::string& place) const {
-    if (const toml::table* table = node.as_table()) {
-      const TomlTable keys(*table, place + ".");
-      keys.allow({"at", "times"});
-      Term term = parse_term(keys.text("at"), keys.place("at"));
-      term.times = keys.need("times").value<double>().value_or(0);
-      if (!std::isfinite(term.times) || term.times == 0) keys.wrong("times", "a number, not 0");
-      return term;
+  /// One of these or a list of them.
+  static std::vector<Written> written_sum(const toml::node& node, const std::string& place) {
+    const toml::array* list = node.as_array();
+    if (list == nullptr) return {written(node, place)};
+    std::vector<Written> result;
+    for (const toml::node& item : *list) result.push_back(written(item, place));
+    if (result.empty()) fail<RuntimeError>("{}: found no terms, expected at least one", place);
+    return result;
+  }
+
+  std::vector<Term> sum(const toml::node& node, const std::string& place) const {
+    std::vector<Term> terms;
+    for (const auto& [text, times] : written_sum(node, place)) {
+      terms.push_back(parse_term(text, place));
+      terms.back().times = times;
     }
-    return parse_term(node.value<std::string>().value_or(""), place);
+    return terms;
   }
 
   Term parse_term(const std::string& text, const std::string& place) const {
@@ -182,6 +251,20 @@ std::optional<Explanation> parse_explanation(const CsvFile& file, std::size_t ro
   return Explanation{file.number(row, "explained_value"), reason};
 }
 
+/// What is put aside needs a reason.
+void check_aside(const Experiment& experiment, const std::string& path) {
+  if (!experiment.calibration) return;
+  const auto& roles = experiment.calibration->roles;
+  for (const Quantity& quantity : experiment.quantities) {
+    const auto role = roles.find(quantity.name);
+    if (role == roles.end() || role->second != CalibrationRole::kAside) continue;
+    if (quantity.explanation) continue;
+    fail<RuntimeError>(
+        "{}: found no reason for '{}', expected one for what a calibration puts aside", path,
+        quantity.name);
+  }
+}
+
 void check_columns(const CsvFile& file, const std::string& path) {
   const std::vector<std::string> expected{"quantity",        "unit",  "value", "tolerance", "where",
                                           "explained_value", "reason"};
@@ -219,6 +302,7 @@ Experiment parse_experiment(const std::string& name, const ExperimentFiles& file
     fail<RuntimeError>("{}: found no line for '{}' of {}", files.expected_path, *left.begin(),
                        files.run_path);
   }
+  check_aside(experiment, files.expected_path);
   return experiment;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "sim/calibration.h"
 #include "sim/json_place.h"
 
 namespace kvsim {
@@ -46,6 +48,23 @@ struct Quantity {
   Formula ours;
 };
 
+/// Multiplies a part of each of a quantity's terms: what `beside` gives in place of the last step
+/// of the term's own place.
+struct Factor {
+  struct Part {
+    std::string beside;  // "/terms/0/us"
+    double times = 1;
+  };
+  std::string name;
+  std::vector<Part> parts;
+};
+
+/// Factors that are fitted on some quantities and tried on others.
+struct CalibrationPlan {
+  std::vector<Factor> factors;
+  std::map<std::string, CalibrationRole> roles;  // by quantity
+};
+
 /// A published table or figure to reproduce: one folder (docs/formats.md).
 struct Experiment {
   std::string name;
@@ -54,6 +73,7 @@ struct Experiment {
   std::string run_path;
   std::vector<ExperimentRun> runs;
   std::vector<Quantity> quantities;
+  std::optional<CalibrationPlan> calibration;
 };
 
 /// The texts of a folder, and how messages call them.
@@ -66,7 +86,8 @@ struct ExperimentFiles {
 
 /// Throws RuntimeError that names file and key: a key that is missing, unknown or of another type,
 /// a run that does not exist, a quantity that stands in one file only, a bad tolerance, a reason
-/// without the value it explains.
+/// without the value it explains, a calibration of what is no
+/// sum, a quantity put aside without a reason.
 Experiment parse_experiment(const std::string& name, const ExperimentFiles& files);
 
 }  // namespace kvsim

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <stdlib.h>  // mkdtemp
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -13,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/table.h"
+#include "sim/calibration.h"
 #include "sim/child_process.h"
 #include "sim/json_node.h"
 #include "sim/method_table.h"
@@ -143,6 +145,82 @@ Found evaluate(const Formula& formula, const Documents& documents) {
   return {{ratio, ratio, ratio}, false};
 }
 
+/// What a factor of a calibration multiplies in a quantity.
+double part_of(const Formula& formula, const Factor& factor, const Documents& documents) {
+  std::vector<Term> terms;
+  for (const Term& term : formula.of) {
+    const std::string& own = term.place.pointer();
+    for (const auto& [beside, times] : factor.parts) {
+      terms.push_back(
+          {term.run, JsonPlace(own.substr(0, own.rfind('/')) + beside), term.times * times});
+    }
+  }
+  return sum(terms, documents).number.value;
+}
+
+/// The rows of a calibration by the names of their quantities, and what comes of them.
+struct Calibration {
+  std::vector<std::string> names;
+  std::vector<CalibrationRow> rows;
+  std::vector<double> factors;
+
+  const CalibrationRow* row_of(const std::string& quantity) const {
+    const auto found = std::find(names.begin(), names.end(), quantity);
+    return found == names.end() ? nullptr : &rows[static_cast<std::size_t>(found - names.begin())];
+  }
+};
+
+Calibration calibrate(const Experiment& experiment, const Documents& documents) {
+  Calibration result;
+  if (!experiment.calibration) return result;
+  const CalibrationPlan& plan = *experiment.calibration;
+  for (const Quantity& quantity : experiment.quantities) {
+    const auto role = plan.roles.find(quantity.name);
+    if (role == plan.roles.end()) continue;
+    CalibrationRow row{quantity.expected, 0, {}, role->second};
+    try {
+      if (quantity.expected == 0)
+        throw RuntimeError("0 is expected, which no error is relative to");
+      row.ours = evaluate(quantity.ours, documents).number.value;
+      for (const Factor& factor : plan.factors) {
+        row.parts.push_back(part_of(quantity.ours, factor, documents));
+      }
+    } catch (const RuntimeError& error) {
+      fail<RuntimeError>("{}: calibration: \"{}\": {}", experiment.run_path, quantity.name,
+                         error.what());
+    }
+    result.names.push_back(quantity.name);
+    result.rows.push_back(std::move(row));
+  }
+  try {
+    result.factors = fit_factors(result.rows);
+  } catch (const RuntimeError& error) {
+    fail<RuntimeError>("{}: calibration: {}", experiment.run_path, error.what());
+  }
+  return result;
+}
+
+Json calibration_json(const Experiment& experiment, const Calibration& calibration) {
+  Json factors = Json::array();
+  for (std::size_t i = 0; i < calibration.factors.size(); ++i) {
+    factors.push_back({{"name", experiment.calibration->factors[i].name},
+                       {"factor", finite(calibration.factors[i])}});
+  }
+  Json json{{"factors", std::move(factors)}};
+  Json all = Json::array();
+  for (const CalibrationRole role :
+       {CalibrationRole::kFitted, CalibrationRole::kHeldOut, CalibrationRole::kAside}) {
+    const CalibrationErrors errors = mean_errors(calibration.rows, role, calibration.factors);
+    if (errors.rows == 0) continue;
+    all.push_back({{"role", to_string(role)},
+                   {"quantities", errors.rows},
+                   {"mean_error_percent", finite(100 * errors.uncalibrated)},
+                   {"calibrated_mean_error_percent", finite(100 * errors.calibrated)}});
+  }
+  json["errors"] = std::move(all);
+  return json;
+}
+
 const char* status_of(const Quantity& quantity, double ours) {
   // The last digits of a decimal number must not decide.
   const double tolerance = quantity.tolerance + 1e-9 * std::abs(quantity.expected);
@@ -151,8 +229,21 @@ const char* status_of(const Quantity& quantity, double ours) {
   return known && std::abs(ours - known->value) <= tolerance ? "explained" : "differs";
 }
 
+/// What the factors make of a quantity; returns what its status goes by.
+double add_calibrated(const Quantity& quantity, const Calibration& calibration, double ours,
+                      Json& json) {
+  const CalibrationRow* row = calibration.row_of(quantity.name);
+  if (row == nullptr) return ours;
+  const double value = row->calibrated(calibration.factors);
+  json["calibrated"] = finite(value);
+  json["calibrated_difference_percent"] =
+      finite(100 * (value - quantity.expected) / std::abs(quantity.expected));
+  json["role"] = to_string(row->role);
+  return value;
+}
+
 Json quantity_json(const Experiment& experiment, const Quantity& quantity,
-                   const Documents& documents) {
+                   const Documents& documents, const Calibration& calibration) {
   Found ours;
   try {
     ours = evaluate(quantity.ours, documents);
@@ -179,7 +270,8 @@ Json quantity_json(const Experiment& experiment, const Quantity& quantity,
   }
   json["tolerance"] = quantity.tolerance;
   json["tolerance_as_written"] = quantity.tolerance_text;
-  json["status"] = status_of(quantity, ours.number.value);
+  const double judged = add_calibrated(quantity, calibration, ours.number.value, json);
+  json["status"] = status_of(quantity, judged);
   json["where"] = quantity.where;
   if (quantity.explanation) {
     json["explained_value"] = quantity.explanation->value;
@@ -208,11 +300,41 @@ std::string ours_text(const Json& quantity) {
                      number_text(interval.at("high")));
 }
 
-std::string difference_text(const Json& quantity) {
-  const Json& percent = quantity.at("difference_percent");
-  if (percent.is_null()) return number_text(quantity.at("difference"));
+std::string percent_text(const Json& percent) {
   const auto value = percent.get<double>();
   return std::abs(value) < 0.05 ? "0.0 %" : fmt::format("{:+.1f} %", value);
+}
+
+std::string difference_text(const Json& quantity) {
+  const Json& percent = quantity.at("difference_percent");
+  return percent.is_null() ? number_text(quantity.at("difference")) : percent_text(percent);
+}
+
+/// What factors made of the quantities, their own table.
+std::string calibration_text(const Json& experiment) {
+  if (!experiment.contains("calibration")) return "";
+  const Json& calibration = experiment.at("calibration");
+  Table table({"calibrated", "expected", "ours", "difference", "calibrated", "difference", "role"});
+  table.align_left(6);
+  for (const Json& quantity : experiment.at("quantities")) {
+    if (!quantity.contains("role")) continue;
+    table.add_row({string_at(quantity, "quantity"), number_text(quantity.at("expected")),
+                   number_text(quantity.at("ours")), difference_text(quantity),
+                   number_text(quantity.at("calibrated")),
+                   percent_text(quantity.at("calibrated_difference_percent")),
+                   string_at(quantity, "role")});
+  }
+  std::string text = table.text() + "  factors:";
+  for (const Json& factor : calibration.at("factors")) {
+    text += fmt::format(" {} {:.4g}", string_at(factor, "name"), factor.at("factor").get<double>());
+  }
+  for (const Json& errors : calibration.at("errors")) {
+    text += fmt::format("\n  mean error, {} {}: {:.2f} % as predicted, {:.2f} % calibrated",
+                        errors.at("quantities").get<int>(), string_at(errors, "role"),
+                        errors.at("mean_error_percent").get<double>(),
+                        errors.at("calibrated_mean_error_percent").get<double>());
+  }
+  return text + "\n";
 }
 
 }  // namespace
@@ -226,13 +348,16 @@ Json run_experiment(const Experiment& experiment, const CommonWords& words,
     documents[run.name] = document_of(experiment, run, words, folders);
     runs.push_back({{"name", run.name}, {"command", run.command}});
   }
+  const Calibration calibration = calibrate(experiment, documents);
   Json quantities = Json::array();
   for (const Quantity& quantity : experiment.quantities) {
-    quantities.push_back(quantity_json(experiment, quantity, documents));
+    quantities.push_back(quantity_json(experiment, quantity, documents, calibration));
   }
-  return {{"name", experiment.name},     {"title", experiment.title},
-          {"source", experiment.source}, {"status", worst_status(quantities)},
-          {"runs", std::move(runs)},     {"quantities", std::move(quantities)}};
+  Json json{{"name", experiment.name},     {"title", experiment.title},
+            {"source", experiment.source}, {"status", worst_status(quantities)},
+            {"runs", std::move(runs)},     {"quantities", std::move(quantities)}};
+  if (experiment.calibration) json["calibration"] = calibration_json(experiment, calibration);
+  return json;
 }
 
 std::string experiment_text(const Json& experiment) {
@@ -251,9 +376,9 @@ std::string experiment_text(const Json& experiment) {
       reasons += fmt::format("  {}: {}\n", name, string_at(quantity, "reason"));
     }
   }
-  return fmt::format("{}: {}\n  {}\n{}{}", string_at(experiment, "name"),
+  return fmt::format("{}: {}\n  {}\n{}{}{}", string_at(experiment, "name"),
                      string_at(experiment, "title"), string_at(experiment, "source"), table.text(),
-                     reasons);
+                     calibration_text(experiment), reasons);
 }
 
 std::vector<std::string> differing(const Json& experiments) {

@@ -29,6 +29,10 @@ std::int64_t visible_prompt(const LayerInfo& info, std::int64_t prompt_tokens) {
   return info.window > 0 ? std::min(info.window, prompt_tokens) : prompt_tokens;
 }
 
+void add_distinct(const std::string& note, std::vector<std::string>& notes) {
+  if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+}
+
 HeadShape head_shape(const LayerInfo& info) {
   return {info.q_heads, info.kv_heads, info.head_dim, info.v_head_dim,
           info.layout == KvLayout::kLatent};
@@ -56,7 +60,8 @@ LayerReplay::LayerReplay(const LayerJob& job, const TraceLayer& layer, int threa
       repeats_(static_cast<std::size_t>(job.repeats)),
       kv_heads_(static_cast<std::size_t>(layer.info.kv_heads)),
       slots_(job.methods.size() * repeats_ * job.steps.size() * kv_heads_),
-      state_bytes_(job.methods.size(), 0) {
+      state_bytes_(job.methods.size(), 0),
+      notes_(kv_heads_ * job.methods.size() * repeats_) {
   for (const NamedMethod& method : job.methods) {
     any_scores_exactly_ = any_scores_exactly_ || method.method->scores_exactly();
   }
@@ -90,9 +95,21 @@ void LayerReplay::replay_on_cpu(int threads, const std::function<void(std::int64
   });
 }
 
+CacheView LayerReplay::cache(int kv_head, std::int64_t rows) const {
+  const LayerInfo& info = layer_.info;
+  CacheView result{layer_.keys(kv_head).slice(0, rows), layer_.values(kv_head).slice(0, rows)};
+  result.scale = static_cast<float>(info.scale);
+  result.logit_cap = static_cast<float>(info.logit_cap);
+  if (!layer_.probe) return result;
+  const int first = kv_head * info.group();
+  for (int head = first; head < first + info.group(); ++head) {
+    result.probes.push_back(layer_.probe_queries(head));
+  }
+  return result;
+}
+
 LayerReplay::States LayerReplay::prepare(int kv_head) const {
-  const CacheView prompt{layer_.keys(kv_head).slice(0, job_.prompt_tokens),
-                         layer_.values(kv_head).slice(0, job_.prompt_tokens)};
+  const CacheView prompt = cache(kv_head, job_.prompt_tokens);
   States states;
   for (const NamedMethod& method : job_.methods) {
     for (std::size_t repeat = 0; repeat < repeats_; ++repeat) {
@@ -118,6 +135,8 @@ StepView LayerReplay::view(std::int64_t step, int kv_head,
     result.sink_logits = std::span<const float>(layer_.sink_logits)
                              .subspan(first_head, static_cast<std::size_t>(info.group()));
   }
+  result.layer_queries = layer_.queries(step);
+  if (!layer_.learned.empty()) result.learned = &layer_.learned;
   result.prompt_tokens = visible_prompt(info, job_.prompt_tokens);
   result.random.layer = static_cast<std::uint32_t>(info.layer);
   result.random.step = static_cast<std::uint32_t>(step);
@@ -225,10 +244,9 @@ void LayerReplay::replay_head_in_order(int kv_head, States states,
   std::size_t next = 0;
   for (std::int64_t step = 0; next < job_.steps.size(); ++step) {
     const std::int64_t rows = job_.prompt_tokens + step + 1;
-    const CacheView cache{layer_.keys(kv_head).slice(0, rows),
-                          layer_.values(kv_head).slice(0, rows)};
+    const CacheView grown = cache(kv_head, rows);
     for (std::size_t i = 0; i < states.size(); ++i) {
-      if (states[i]) job_.methods[i / repeats_].method->append(*states[i], cache);
+      if (states[i]) job_.methods[i / repeats_].method->append(*states[i], grown);
     }
     if (step < job_.steps[next]) {
       pass_step(step, kv_head, states);
@@ -237,12 +255,27 @@ void LayerReplay::replay_head_in_order(int kv_head, States states,
       done(1);
     }
   }
-  for (std::size_t method = 0; method < job_.methods.size(); ++method) {
-    const State* state = states[method * repeats_].get();
-    const std::int64_t bytes = state ? state->bytes() : 0;
+  keep_states(kv_head, states);
+}
+
+void LayerReplay::keep_states(int kv_head, const States& states) {
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (!states[i]) continue;
+    notes_[static_cast<std::size_t>(kv_head) * states.size() + i] = states[i]->note();
+    if (i % repeats_ != 0) continue;
+    const std::int64_t bytes = states[i]->bytes();
 #pragma omp atomic
-    state_bytes_[method] += bytes;
+    state_bytes_[i / repeats_] += bytes;
   }
+}
+
+std::vector<std::string> LayerReplay::notes(std::size_t method) const {
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i < notes_.size(); ++i) {
+    const bool own = i / repeats_ % job_.methods.size() == method;
+    if (own && !notes_[i].empty()) add_distinct(notes_[i], result);
+  }
+  return result;
 }
 
 std::size_t LayerReplay::slot_index(std::size_t method, std::size_t repeat,

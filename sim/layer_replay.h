@@ -41,6 +41,7 @@ Range visible_rows(const LayerInfo& info, std::int64_t prompt_tokens, std::int64
 /// What fixes a trace's tile rule: the prompt, as far as a window sees it.
 std::int64_t visible_prompt(const LayerInfo& info, std::int64_t prompt_tokens);
 HeadShape head_shape(const LayerInfo& info);
+void add_distinct(const std::string& note, std::vector<std::string>& notes);
 
 /// Replays one layer: every method, repeat, step and KV head. Results lie in slots of their own, so
 /// they do not depend on the number of threads.
@@ -58,6 +59,8 @@ class LayerReplay {
                                        std::size_t step) const;
   /// What the method keeps after the last step, Σ over KV heads; 0 without state.
   std::int64_t state_bytes(std::size_t method) const { return state_bytes_[method]; }
+  /// What the method's states say of themselves after the last step, each text once.
+  std::vector<std::string> notes(std::size_t method) const;
 
  private:
   using States = std::vector<std::unique_ptr<State>>;  // [methods, repeats]
@@ -73,6 +76,7 @@ class LayerReplay {
 
   StepView view(std::int64_t step, int kv_head, std::span<const float> group_queries) const;
   std::vector<float> queries(std::int64_t step, int kv_head) const;  // [group, head_dim]
+  CacheView cache(int kv_head, std::int64_t rows) const;
   States prepare(int kv_head) const;
   std::string where(std::int64_t step, int kv_head) const;
   void replay_on_cpu(int threads, const std::function<void(std::int64_t)>& done);
@@ -84,6 +88,7 @@ class LayerReplay {
   void pass_step(std::int64_t token_step, int kv_head, States& states) const;
   void replay_head_in_order(int kv_head, States states,
                             const std::function<void(std::int64_t)>& done);
+  void keep_states(int kv_head, const States& states);
   std::size_t slot_index(std::size_t method, std::size_t repeat, std::size_t step) const;
 
   const LayerJob& job_;
@@ -94,6 +99,7 @@ class LayerReplay {
   bool any_scores_exactly_ = false;
   std::vector<GroupFigures> slots_;        // [methods, repeats, steps, kv_heads]
   std::vector<std::int64_t> state_bytes_;  // [methods]
+  std::vector<std::string> notes_;         // [kv_heads, methods, repeats]
 };
 
 }  // namespace kvsim

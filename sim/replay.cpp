@@ -147,6 +147,11 @@ void replay_layer(const LayerJob& job, const TraceInfo& trace, const LoadedLayer
         part, layer, threads, [&](std::int64_t groups) { progress.advance(groups); },
         loaded.gpu.get(), errors ? &*errors : nullptr);
     cost_layer(part, info, tokens, replayed, threads, result);
+    for (std::size_t method = 0; method < result.runs.size(); ++method) {
+      for (const std::string& note : replayed.notes(method)) {
+        add_distinct(note, result.runs[method].notes);
+      }
+    }
     if (first == 0) add_prepare(part, info, replayed, result.targets[0], result);
   }
   add_bias(job, info.layer, errors, result);

@@ -82,6 +82,7 @@ struct MethodRun {
   std::map<int, MeasuredSum> times;  // by layer, if measured
   double prepare_bytes = 0;          // prompt K and V read to build states, mean per layer
   double state_bytes = 0;            // mean per layer
+  std::vector<std::string> notes;    // of the states, each text once
 };
 
 struct Replay {

@@ -195,6 +195,9 @@ LayerReport describe_layer(const TraceLayer& layer, const TraceInfo& info,
   report.has_output = layer.output.has_value();
   report.has_attention_sum = layer.attention_sum.has_value();
   report.has_sink_logits = !layer.sink_logits.empty();
+  for (const auto& [name, tensor] : layer.learned) {
+    report.parameters.push_back({name, tensor.type, trace_format::parameter_extent(tensor)});
+  }
   report.output_error = output_error(layer, info.prompt_tokens);
   return report;
 }

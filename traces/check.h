@@ -24,6 +24,13 @@ struct TraceCheck {
 /// throws for a bad file. Memory is bounded by one layer.
 TraceCheck check_trace(const std::string& path);
 
+/// A learned parameter without its values.
+struct ParameterReport {
+  std::string name;
+  ElementType type = ElementType::kFloat32;
+  std::vector<std::int64_t> shape;
+};
+
 /// What `trace info` says of a layer.
 struct LayerReport {
   LayerInfo info;
@@ -34,6 +41,7 @@ struct LayerReport {
   bool has_output = false;
   bool has_attention_sum = false;
   bool has_sink_logits = false;
+  std::vector<ParameterReport> parameters;
   /// Largest relative L2 distance over heads and steps between the stored output and the attention
   /// recomputed in float64; none without output.
   std::optional<double> output_error;

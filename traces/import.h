@@ -23,11 +23,11 @@ struct ImportResult {
 };
 
 /// Makes a trace of a safetensors file: tensors `layers.<i>.k|v` [kv_heads, tokens, dim], `.q`
-/// [decode_steps, q_heads, head_dim] and optionally `.q_probe` [n, q_heads, head_dim] and `.o`, in
-/// F32, F16 or BF16. String metadata: num_attention_heads, num_key_value_heads, head_dim,
-/// prompt_tokens, decode_steps and scale must be there; v_head_dim, window, logit_cap, model,
-/// source, license, rope, rope_theta, rope_scaling and rotary_dim may. Throws RuntimeError for
-/// anything missing, wrong or not finite.
+/// [decode_steps, q_heads, head_dim] and optionally `.q_probe` [n, q_heads, head_dim], `.o` and
+/// `.parameters.<name>`, in F32, F16 or BF16. String metadata: num_attention_heads,
+/// num_key_value_heads, head_dim, prompt_tokens, decode_steps and scale must be there; v_head_dim,
+/// window, logit_cap, model, source, license, rope, rope_theta, rope_scaling and rotary_dim may.
+/// Throws RuntimeError for anything missing, wrong or not finite.
 ImportResult import_safetensors(const std::string& input, const std::string& output,
                                 const ImportOptions& options = {});
 

@@ -13,6 +13,8 @@
 namespace kvsim {
 namespace {
 
+constexpr std::string_view kParameters = "parameters.";
+
 /// String metadata, parsed.
 class Metadata {
  public:
@@ -107,10 +109,14 @@ LayerInfo read_layer_info(const Metadata& metadata, const SafetensorsFile& file)
   return layer;
 }
 
+bool is_known(std::string_view name) {
+  static const std::set<std::string_view> known{"q", "k", "v", "q_probe", "o"};
+  return known.contains(name) || (name.starts_with(kParameters) && name != kParameters);
+}
+
 /// Layer numbers that some tensor `layers.<i>.<name>` mentions; other tensors become notes.
 std::set<int> find_layers(const SafetensorsFile& file, std::vector<std::string>& notes) {
   static constexpr std::string_view kPrefix = "layers.";
-  const std::set<std::string_view> known{"q", "k", "v", "q_probe", "o"};
   std::set<int> layers;
   for (const auto& [name, entry] : file.tensors()) {
     int layer = -1;
@@ -120,8 +126,7 @@ std::set<int> find_layers(const SafetensorsFile& file, std::vector<std::string>&
                                  : std::from_chars_result{};
     const bool numbered = prefixed && parsed.ec == std::errc() && parsed.ptr != end &&
                           *parsed.ptr == '.' && layer >= 0 && layer <= trace_format::kMostLayer;
-    if (numbered && known.count(std::string_view(name).substr(
-                        static_cast<std::size_t>(parsed.ptr + 1 - name.data()))) != 0) {
+    if (numbered && is_known(std::string_view(parsed.ptr + 1, end))) {
       layers.insert(layer);
     } else {
       notes.push_back(fmt::format("tensor '{}' is ignored", name));
@@ -135,7 +140,6 @@ std::set<int> find_layers(const SafetensorsFile& file, std::vector<std::string>&
 
 HostTensor read_checked(const SafetensorsFile& file, const std::string& name,
                         const trace_format::TensorShape& shape) {
-  file.at(name, shape.extent);
   HostTensor tensor = file.read_tensor(name);
   const auto bad = first_unusable(tensor.data, tensor.type);
   if (bad) {
@@ -148,10 +152,31 @@ HostTensor read_checked(const SafetensorsFile& file, const std::string& name,
   return tensor;
 }
 
+/// The tensors that begin with `prefix`, by what follows.
+LearnedParameters read_parameters(const SafetensorsFile& file, const std::string& prefix) {
+  LearnedParameters result;
+  for (const auto& [name, entry] : file.tensors()) {
+    if (!name.starts_with(prefix) || name == prefix) continue;
+    const std::string own = name.substr(prefix.size());
+    if (own.find('/') != std::string::npos) {
+      fail<RuntimeError>("{}: tensor '{}': the name has a /, which no dataset's has", file.path(),
+                         name);
+    }
+    if (entry.shape.empty() || entry.shape.size() > 3 || hdf5::elements_of(entry.shape) == 0) {
+      fail<RuntimeError>("{}: tensor '{}': shape is {}, expected 1 to 3 dimensions, none of them 0",
+                         file.path(), name, hdf5::to_string(entry.shape));
+    }
+    result.emplace(own, read_checked(file, name, {"", entry.shape, "a learned parameter"}));
+  }
+  return result;
+}
+
 TraceLayer read_layer(const SafetensorsFile& file, const TraceInfo& info, const LayerInfo& layer) {
   const std::string prefix = fmt::format("layers.{}.", layer.layer);
   const auto read = [&](const char* name, const char* as) {
-    return read_checked(file, prefix + name, trace_format::tensor_shape(as, info, layer));
+    const trace_format::TensorShape shape = trace_format::tensor_shape(as, info, layer);
+    file.at(prefix + name, shape.extent);
+    return read_checked(file, prefix + name, shape);
   };
   TraceLayer result;
   result.info = layer;
@@ -165,6 +190,7 @@ TraceLayer read_layer(const SafetensorsFile& file, const TraceInfo& info, const 
   result.info.kv_type = result.k.type;
   if (file.has(prefix + "q_probe")) result.probe = read("q_probe", "probe");
   if (file.has(prefix + "o")) result.output = read("o", "o");
+  result.learned = read_parameters(file, prefix + std::string(kParameters));
   return result;
 }
 

@@ -29,6 +29,8 @@ void check_shape(const SynthSpec& spec) {
   check_between("prompt_tokens + decode_steps",
                 static_cast<double>(spec.prompt_tokens + spec.decode_steps), 2,
                 format::kMostTokens);
+  check_between("probe_queries", static_cast<double>(spec.probe_queries), 0,
+                static_cast<double>(spec.prompt_tokens - 1));
   check_between("layers", spec.layers, 1, static_cast<double>(format::kMostLayer + 1));
   check_between("q_heads", spec.q_heads, 1, format::kMostHeads);
   check_between("kv_heads", spec.kv_heads, 1, spec.q_heads);
@@ -67,7 +69,7 @@ void check_parameters(const SynthSpec& spec) {
                 static_cast<double>(spec.prompt_tokens));
   if (spec.recency > 0 && spec.sink_tokens >= synth::tail_begin(spec)) {
     fail<UsageError>("sink_tokens {} and window_tokens {} leave nothing of {} prompt_tokens",
-                     spec.sink_tokens, spec.window_tokens, spec.prompt_tokens);
+                     spec.sink_tokens, spec.window_tokens, spec.prompt_tokens - spec.probe_queries);
   }
 }
 
@@ -117,6 +119,12 @@ void write_values(const SynthSpec& spec, int layer, int head, TraceLayerWriter& 
   }
 }
 
+HostTensor empty_queries(const SynthSpec& spec, std::int64_t count) {
+  HostTensor tensor{spec.type, {count, spec.q_heads, spec.head_dim}, {}};
+  tensor.data.resize(static_cast<std::size_t>(tensor.elements() * bytes_of(spec.type)));
+  return tensor;
+}
+
 struct LayerResult {
   LayerStatistics statistics;
   std::int64_t missed = 0;  // queries that cannot have the entropy asked
@@ -128,9 +136,8 @@ LayerResult synthesize_layer(const SynthSpec& spec, int index, TraceWriter& writ
   LayerResult result;
   TraceLayer layer;
   layer.info = make_layer(spec, index);
-  layer.q.type = spec.type;
-  layer.q.shape = {spec.decode_steps, spec.q_heads, spec.head_dim};
-  layer.q.data.resize(static_cast<std::size_t>(layer.q.elements() * bytes_of(spec.type)));
+  layer.q = empty_queries(spec, spec.decode_steps);
+  if (spec.probe_queries > 0) layer.probe = empty_queries(spec, spec.probe_queries);
   StatisticsCollector collector(layer.info, spec.prompt_tokens, spec.decode_steps,
                                 {spec.sink_tokens, spec.window_tokens, 0});
   const auto targets = synth::head_targets(spec, index);
@@ -146,6 +153,7 @@ LayerResult synthesize_layer(const SynthSpec& spec, int index, TraceWriter& writ
     head_done();
   }
   layer_writer.write_tensor("q", layer.q);
+  if (layer.probe) layer_writer.write_tensor("probe", *layer.probe);
   result.statistics = collector.finish(layer);
   return result;
 }
@@ -216,7 +224,7 @@ SynthResult synthesize(const SynthSpec& spec, const std::string& path,
   if (missed > 0) {
     result.notes.push_back(fmt::format(
         "{} of {} queries cannot have the entropy asked with the sink mass and recency asked",
-        missed, spec.layers * spec.decode_steps * spec.q_heads));
+        missed, spec.layers * (spec.decode_steps + spec.probe_queries) * spec.q_heads));
   }
   result.info.path = path;
   result.quantities = compare(spec, statistics);

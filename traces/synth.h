@@ -15,6 +15,7 @@ namespace kvsim {
 struct SynthSpec {
   std::int64_t prompt_tokens = 32768;
   std::int64_t decode_steps = 16;
+  std::int64_t probe_queries = 0;  // of the last prompt tokens, drawn as those of decode steps
   int layers = 1;
   int q_heads = 32;
   int kv_heads = 8;  // 1 with `latent`

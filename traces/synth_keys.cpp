@@ -117,7 +117,7 @@ double direction_length(const SynthSpec& spec) { return 2 * std::sqrt(spec.head_
 
 std::int64_t tail_begin(const SynthSpec& spec) {
   if (spec.recency <= 0) return spec.prompt_tokens;
-  return spec.prompt_tokens + 1 - spec.window_tokens;
+  return spec.prompt_tokens + 1 - spec.probe_queries - spec.window_tokens;
 }
 
 double tail_feature(const SynthSpec& spec, std::int64_t token) {

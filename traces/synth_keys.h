@@ -22,7 +22,8 @@ Directions make_directions(const SynthSpec& spec, int layer, int kv_head);
 
 /// How strongly keys carry their direction: logits shall not need long queries for it.
 double direction_length(const SynthSpec& spec);
-/// The first token whose key rises along the recency direction; the window of step 0 begins there.
+/// The first token whose key rises along the recency direction; the first query's window begins
+/// there.
 std::int64_t tail_begin(const SynthSpec& spec);
 /// Its place in the rise, in (0, 1]; 0 for all tokens if no recency is asked for.
 double tail_feature(const SynthSpec& spec, std::int64_t token);

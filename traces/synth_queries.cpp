@@ -14,6 +14,12 @@ namespace {
 /// Tokens of the sequence before the tail that get no direction of their own.
 std::int64_t first_plain_token(const SynthSpec& spec) { return spec.sink_tokens; }
 
+/// Index of the window's first token in the tail.
+std::size_t window_begin(const SynthSpec& spec, std::int64_t context) {
+  const std::int64_t begin = context - spec.window_tokens - tail_begin(spec);
+  return static_cast<std::size_t>(std::max<std::int64_t>(begin, 0));
+}
+
 /// The coefficients a head would get if scores were exactly normal: known before any query is.
 Coefficients expected_coefficients(const SynthSpec& spec, int layer, int kv_head,
                                    const Target& target) {
@@ -27,6 +33,7 @@ Coefficients expected_coefficients(const SynthSpec& spec, int layer, int kv_head
   for (std::int64_t token = begin; token < context; ++token) {
     profile.tail_features.push_back(tail_feature(spec, token));
   }
+  profile.window_begin = window_begin(spec, context);
   profile.counts = normal_counts(static_cast<double>(begin - spec.sink_tokens));
   return calibrate(profile, target);
 }
@@ -74,7 +81,7 @@ Geometry solve_geometry(const SynthSpec& spec, const std::vector<Parts>& heads,
     free += head.free * head.free / square;
   }
   const auto count = static_cast<double>(heads.size());
-  if (free > 0 && spec.decode_steps > 1) {
+  if (free > 0 && spec.decode_steps + spec.probe_queries > 1) {
     geometry.turn_cosine =
         limited(((1 - spec.drift) * count - fixed) / free, -1, "drift", spec.drift, notes);
   }
@@ -99,15 +106,16 @@ Geometry solve_geometry(const SynthSpec& spec, const std::vector<Parts>& heads,
 class Frame {
  public:
   Frame(const SynthSpec& spec, int layer, int kv_head, const Directions& directions, int group)
-      : spec_(spec),
+      : spec_(&spec),
         stream_(stream_of(spec, layer, kv_head, Stream::kFrames)),
         fixed_{directions.sink, directions.recency} {
     vectors_ = fresh(group + 1, fixed_);
   }
 
-  /// Turns every vector by the angle of `cosine`, each into a direction of its own.
-  void turn(double cosine) {
-    stream_.step += 1;
+  /// Turns every vector by the angle of `cosine`, each into a direction of its own: to the next
+  /// query, or, from the first one, back to those before it.
+  void turn(double cosine, bool back) {
+    stream_.step += back ? -1u : 1u;
     std::vector<std::vector<double>> others = fixed_;
     others.insert(others.end(), vectors_.begin(), vectors_.end());
     const auto targets = fresh(static_cast<int>(vectors_.size()), others);
@@ -135,17 +143,27 @@ class Frame {
   std::vector<std::vector<double>> fresh(int count, std::vector<std::vector<double>> others) const {
     std::vector<std::vector<double>> result;
     for (int i = 0; i < count; ++i) {
-      result.push_back(random_unit(stream_, i, spec_.head_dim, others));
+      result.push_back(random_unit(stream_, i, spec_->head_dim, others));
       others.push_back(result.back());
     }
     return result;
   }
 
-  const SynthSpec& spec_;
+  const SynthSpec* spec_;
   RandomStream stream_;
   std::vector<std::vector<double>> fixed_;
   std::vector<std::vector<double>> vectors_;
 };
+
+/// [heads, head_dim], flat.
+std::vector<double> units_of(const Frame& frame, int group, double shared_square) {
+  std::vector<double> units;
+  for (int head = 0; head < group; ++head) {
+    const std::vector<double> unit = frame.unit(head, shared_square);
+    units.insert(units.end(), unit.begin(), unit.end());
+  }
+  return units;
+}
 
 /// Scores of all tokens a step sees with `units` ([heads, head_dim], flat).
 std::vector<Profile> score_tokens(const SynthSpec& spec, const RowsView& keys, std::int64_t step,
@@ -174,14 +192,13 @@ std::vector<Profile> score_tokens(const SynthSpec& spec, const RowsView& keys, s
     }
   }
   for (Profile& profile : profiles) {
-    profile.window_begin = static_cast<std::size_t>(
-        std::max<std::int64_t>(context - spec.window_tokens - begin_tail, 0));
+    profile.window_begin = window_begin(spec, context);
   }
   return profiles;
 }
 
-/// Calibrates the group's heads at one step and stores their queries. Returns how many heads miss
-/// their entropy.
+/// Calibrates the group's heads at one step (the prompt's queries: below 0) and stores their
+/// queries. Returns how many heads miss their entropy.
 int finish_step(const SynthSpec& spec, int first_head, const std::vector<Target>& targets,
                 const Directions& directions, const RowsView& keys, std::int64_t step,
                 const std::vector<double>& units, TraceLayer& layer) {
@@ -200,9 +217,11 @@ int finish_step(const SynthSpec& spec, int first_head, const std::vector<Target>
                                      parts.recency * directions.recency[j]) /
                                     layer.info.scale);
     }
-    const std::int64_t row = step * spec.q_heads + static_cast<std::int64_t>(head);
+    HostTensor& out = step < 0 ? *layer.probe : layer.q;
+    const std::int64_t index = step < 0 ? spec.probe_queries + step : step;
+    const std::int64_t row = index * spec.q_heads + static_cast<std::int64_t>(head);
     store_values(query.data(), spec.head_dim, spec.type,
-                 layer.q.data.data() + row * spec.head_dim * bytes_of(spec.type));
+                 out.data.data() + row * spec.head_dim * bytes_of(spec.type));
   }
   return missed;
 }
@@ -239,20 +258,24 @@ int make_queries(const SynthSpec& spec, int kv_head, const std::vector<Target>& 
                                              targets[static_cast<std::size_t>(head)])));
   }
   const Geometry geometry = solve_geometry(spec, expected, notes);
-  Frame frame(spec, layer.info.layer, kv_head, directions, group);
-  std::vector<std::vector<double>> units(static_cast<std::size_t>(spec.decode_steps));
-  for (std::vector<double>& step_units : units) {
-    if (&step_units != &units.front()) frame.turn(geometry.turn_cosine);
-    for (int head = 0; head < group; ++head) {
-      const std::vector<double> unit = frame.unit(head, geometry.shared_square);
-      step_units.insert(step_units.end(), unit.begin(), unit.end());
-    }
+  const Frame first(spec, layer.info.layer, kv_head, directions, group);
+  const auto probes = static_cast<std::size_t>(spec.probe_queries);
+  std::vector<std::vector<double>> units(probes + static_cast<std::size_t>(spec.decode_steps));
+  Frame frame = first;
+  for (std::size_t i = probes; i < units.size(); ++i) {
+    if (i > probes) frame.turn(geometry.turn_cosine, false);
+    units[i] = units_of(frame, group, geometry.shared_square);
+  }
+  frame = first;
+  for (std::size_t i = probes; i-- > 0;) {
+    frame.turn(geometry.turn_cosine, true);
+    units[i] = units_of(frame, group, geometry.shared_square);
   }
   std::vector<int> missed(units.size());
 #pragma omp parallel for schedule(dynamic)
-  for (std::size_t step = 0; step < units.size(); ++step) {
-    missed[step] = finish_step(spec, first_head, targets, directions, keys,
-                               static_cast<std::int64_t>(step), units[step], layer);
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const std::int64_t step = static_cast<std::int64_t>(i) - spec.probe_queries;
+    missed[i] = finish_step(spec, first_head, targets, directions, keys, step, units[i], layer);
   }
   return std::accumulate(missed.begin(), missed.end(), 0);
 }

@@ -89,6 +89,14 @@ struct TraceLayer {
     view.dim = info.v_head_dim;
     return view;
   }
+  /// A head's last prompt queries, [n, head_dim]; only where there is a probe.
+  RowsView probe_queries(int head) const {
+    RowsView view = probe->rows(0);
+    view.data = view.row(head);
+    view.rows = probe->shape[0];
+    view.stride = probe->shape[1] * probe->shape[2];
+    return view;
+  }
   /// Queries of all heads at a step: [q_heads, head_dim].
   RowsView queries(std::int64_t step) const { return q.rows(step); }
 };

@@ -49,12 +49,15 @@ class TraceLayerWriter {
   void write_tensor(const std::string& name, const HostTensor& tensor);
   void write_attention_sum(const HostTensor& tensor);
   void write_sink_logits(std::span<const float> values);
+  /// Leading ones of the shape are not stored.
+  void write_parameter(const std::string& name, const HostTensor& tensor);
 
  private:
   friend class TraceWriter;
   TraceLayerWriter(hdf5::File& file, const TraceInfo& trace, const LayerInfo& layer,
                    hdf5::DatasetOptions options);
   void write_rows(hdf5::Dataset& dataset, int kv_head, std::int64_t first, const RowsView& rows);
+  void write_whole(const std::string& object, const HostTensor& tensor, const hdf5::Extent& extent);
 
   hdf5::File* file_;
   LayerInfo layer_;

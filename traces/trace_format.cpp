@@ -1,5 +1,7 @@
 #include "traces/trace_format.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace kvsim::trace_format {
@@ -34,6 +36,14 @@ std::optional<ElementType> element_type(hdf5::NumberType type) {
 }
 
 std::string layer_group(int layer) { return fmt::format("/layers/{}", layer); }
+
+std::string parameters_group(int layer) { return layer_group(layer) + "/parameters"; }
+
+hdf5::Extent parameter_extent(const HostTensor& tensor) {
+  const auto first = std::find_if(tensor.shape.begin(), tensor.shape.end() - 1,
+                                  [](std::int64_t size) { return size != 1; });
+  return {first, tensor.shape.end()};
+}
 
 TensorShape tensor_shape(const std::string& name, const TraceInfo& trace, const LayerInfo& layer) {
   const std::int64_t tokens = trace.tokens();

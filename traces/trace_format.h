@@ -36,6 +36,9 @@ hdf5::NumberType number_type(ElementType type);
 std::optional<ElementType> element_type(hdf5::NumberType type);
 
 std::string layer_group(int layer);
+std::string parameters_group(int layer);
+/// How a learned parameter is stored: its shape without leading ones.
+hdf5::Extent parameter_extent(const HostTensor& tensor);
 /// A dataset of a layer and the shape it must have.
 struct TensorShape {
   const char* name;

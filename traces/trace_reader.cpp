@@ -2,6 +2,7 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
 #include "core/text_file.h"
@@ -172,18 +173,19 @@ std::string describe(const TensorShape& shape) {
   return fmt::format("[{}] ({})", fmt::join(sizes, ", "), shape.dimensions);
 }
 
+void check_type(const hdf5::File& file, const hdf5::Dataset& dataset) {
+  if (element_type(dataset.type())) return;
+  fail<RuntimeError>("{}: {}: type is {}, expected little-endian float32, float16 or bfloat16",
+                     file.path(), dataset.name(), dataset.type_text());
+}
+
 /// Type and shape of one dataset; `any_float` also takes float64, which is converted when read.
 std::optional<hdf5::NumberType> check_dataset(const hdf5::File& file, const TraceInfo& trace,
                                               const std::string& group, const TensorShape& shape,
                                               bool any_float, const Report& report) {
   try {
     const hdf5::Dataset dataset = file.open_dataset(fmt::format("{}/{}", group, shape.name));
-    const bool known = element_type(dataset.type()).has_value() ||
-                       (any_float && dataset.type() == hdf5::NumberType::kFloat64);
-    if (!known) {
-      fail<RuntimeError>("{}: {}: type is {}, expected little-endian float32, float16 or bfloat16",
-                         file.path(), dataset.name(), dataset.type_text());
-    }
+    if (!any_float || dataset.type() != hdf5::NumberType::kFloat64) check_type(file, dataset);
     if (!fits(dataset.extent(), shape.extent)) {
       fail<RuntimeError>("{}: {}: shape is {}, expected {}", file.path(), dataset.name(),
                          hdf5::to_string(dataset.extent()), describe(shape));
@@ -198,6 +200,35 @@ std::optional<hdf5::NumberType> check_dataset(const hdf5::File& file, const Trac
     report(error.what());
     return std::nullopt;
   }
+}
+
+/// Of what a model learned: any shape will do here, methods check those that they know.
+bool check_parameter(const hdf5::File& file, const std::string& object, const Report& report) {
+  try {
+    if (!is_utf8(object)) fail<RuntimeError>("{}: {}: the name is not UTF-8", file.path(), object);
+    const hdf5::Dataset dataset = file.open_dataset(object);
+    check_type(file, dataset);
+    const std::size_t rank = dataset.extent().size();
+    if (rank < 1 || rank > 3 || hdf5::elements_of(dataset.extent()) == 0) {
+      fail<RuntimeError>("{}: {}: shape is {}, expected 1 to 3 dimensions, none of them 0",
+                         file.path(), object, hdf5::to_string(dataset.extent()));
+    }
+    dataset.checked_bytes();
+    return true;
+  } catch (const RuntimeError& error) {
+    report(error.what());
+    return false;
+  }
+}
+
+bool check_parameters(const hdf5::File& file, const LayerInfo& layer, const Report& report) {
+  const std::string group = parameters_group(layer.layer);
+  if (!file.exists(group)) return true;
+  bool good = true;
+  for (const std::string& name : file.children(group)) {
+    good = check_parameter(file, group + "/" + name, report) && good;
+  }
+  return good;
 }
 
 bool check_layer_datasets(const hdf5::File& file, const TraceInfo& trace, LayerInfo& layer,
@@ -221,6 +252,7 @@ bool check_layer_datasets(const hdf5::File& file, const TraceInfo& trace, LayerI
         std::string_view(name) == "attention_sum" || std::string_view(name) == "sink_logits";
     good = check(name, converted).has_value() && good;
   }
+  good = check_parameters(file, layer, report) && good;
   if (good) layer.kv_type = *element_type(*keys);
   return good;
 }
@@ -299,6 +331,16 @@ void check_attention_sum(const HostTensor& sums, const std::string& file, const 
   }
 }
 
+HostTensor read_stored(const hdf5::Dataset& dataset) {
+  HostTensor tensor;
+  tensor.type = *element_type(dataset.type());
+  tensor.shape = {1, 1, 1};
+  std::copy_backward(dataset.extent().begin(), dataset.extent().end(), tensor.shape.end());
+  tensor.data.resize(static_cast<std::size_t>(dataset.checked_bytes()));
+  dataset.read_raw(tensor.data);
+  return tensor;
+}
+
 /// `name` as it is stored, or (float64, or where the type is fixed) converted to float32.
 HostTensor read_tensor(const hdf5::File& file, const TraceInfo& trace, const LayerInfo& layer,
                        const std::string& name, const Report& report) {
@@ -306,20 +348,32 @@ HostTensor read_tensor(const hdf5::File& file, const TraceInfo& trace, const Lay
   const hdf5::Dataset dataset =
       file.open_dataset(fmt::format("{}/{}", layer_group(layer.layer), name));
   HostTensor tensor;
-  tensor.shape = {1, 1, 1};
-  std::copy_backward(dataset.extent().begin(), dataset.extent().end(), tensor.shape.end());
-  const bool converted = name == "attention_sum" || name == "sink_logits";
-  if (converted) {
+  if (name == "attention_sum" || name == "sink_logits") {
+    tensor.shape = {1, 1, 1};
+    std::copy_backward(dataset.extent().begin(), dataset.extent().end(), tensor.shape.end());
     const std::vector<float> values = dataset.read<float>();
     const auto bytes = std::as_bytes(std::span(values));
     tensor.data.assign(bytes.begin(), bytes.end());
   } else {
-    tensor.type = *element_type(dataset.type());
-    tensor.data.resize(static_cast<std::size_t>(dataset.checked_bytes()));
-    dataset.read_raw(tensor.data);
+    tensor = read_stored(dataset);
   }
   check_finite(tensor, file.path(), dataset.name(), shape, report);
   return tensor;
+}
+
+LearnedParameters read_parameters(const hdf5::File& file, const LayerInfo& layer,
+                                  const Report& report) {
+  LearnedParameters result;
+  const std::string group = parameters_group(layer.layer);
+  if (!file.exists(group)) return result;
+  for (const std::string& name : file.children(group)) {
+    const hdf5::Dataset dataset = file.open_dataset(fmt::format("{}/{}", group, name));
+    HostTensor tensor = read_stored(dataset);
+    const TensorShape shape{name.c_str(), dataset.extent(), "a learned parameter"};
+    check_finite(tensor, file.path(), dataset.name(), shape, report);
+    result.emplace(name, std::move(tensor));
+  }
+  return result;
 }
 
 }  // namespace
@@ -372,6 +426,7 @@ TraceLayer read_layer(const hdf5::File& file, const TraceInfo& trace, const Laye
     result.sink_logits.resize(static_cast<std::size_t>(layer.q_heads));
     load_rows(logits.rows(0), 0, 1, layer.q_heads, result.sink_logits.data());
   }
+  result.learned = read_parameters(file, layer, report);
   return result;
 }
 

@@ -103,26 +103,31 @@ void TraceLayerWriter::write_values(int kv_head, std::int64_t first, const RowsV
   write_rows(*values_, kv_head, first, rows);
 }
 
-void TraceLayerWriter::write_tensor(const std::string& name, const HostTensor& tensor) {
-  const std::string object = fmt::format("{}/{}", group_, name);
+void TraceLayerWriter::write_whole(const std::string& object, const HostTensor& tensor,
+                                   const hdf5::Extent& extent) {
   refuse_unusable(tensor.data, tensor.type, file_->path(), object);
-  const hdf5::Extent extent(tensor.shape.begin(), tensor.shape.end());
   file_->create_dataset(object, number_type(tensor.type), extent, options_).write_raw(tensor.data);
 }
 
+void TraceLayerWriter::write_tensor(const std::string& name, const HostTensor& tensor) {
+  write_whole(fmt::format("{}/{}", group_, name), tensor,
+              {tensor.shape.begin(), tensor.shape.end()});
+}
+
 void TraceLayerWriter::write_attention_sum(const HostTensor& tensor) {
-  const std::string object = group_ + "/attention_sum";
-  refuse_unusable(tensor.data, tensor.type, file_->path(), object);
-  file_
-      ->create_dataset(object, number_type(tensor.type), {tensor.shape[1], tensor.shape[2]},
-                       options_)
-      .write_raw(tensor.data);
+  write_whole(group_ + "/attention_sum", tensor, {tensor.shape[1], tensor.shape[2]});
 }
 
 void TraceLayerWriter::write_sink_logits(std::span<const float> values) {
   const std::string object = group_ + "/sink_logits";
   refuse_unusable(std::as_bytes(values), ElementType::kFloat32, file_->path(), object);
   file_->write(object, values, {static_cast<std::int64_t>(values.size())});
+}
+
+void TraceLayerWriter::write_parameter(const std::string& name, const HostTensor& tensor) {
+  const std::string group = trace_format::parameters_group(layer_.layer);
+  if (!file_->exists(group)) file_->create_group(group);
+  write_whole(fmt::format("{}/{}", group, name), tensor, trace_format::parameter_extent(tensor));
 }
 
 TraceWriter::TraceWriter(const std::string& path, const TraceInfo& info,
@@ -168,6 +173,7 @@ void TraceWriter::write_layer(const TraceLayer& layer) {
   if (layer.probe) writer.write_tensor("probe", *layer.probe);
   if (layer.attention_sum) writer.write_attention_sum(*layer.attention_sum);
   if (!layer.sink_logits.empty()) writer.write_sink_logits(layer.sink_logits);
+  for (const auto& [name, tensor] : layer.learned) writer.write_parameter(name, tensor);
 }
 
 void TraceWriter::commit() {

@@ -8,6 +8,13 @@
 namespace kvsim::eta {
 namespace {
 
+/// Whole blocks, of which a CTA is not worth starting for fewer tokens than of dense attention.
+SplitUnit split_unit(int block, int head_dim) {
+  const SplitUnit dense = dense_split_unit(head_dim);
+  const int tokens = std::max(block, dense.tokens);
+  return {tokens, std::max(1, dense.tokens * dense.least / tokens)};
+}
+
 class Cost : public Implementation {
  public:
   Cost(bool published, int block, const BlockRule& rule, Gate gate)
@@ -25,7 +32,7 @@ class Cost : public Implementation {
   void fill(Stage& stage, const Shape& shape, const Statistics& s) const;
   void count_screening(Stage& stage, const Shape& shape, const Statistics& s) const;
   void count_gate(Stage& stage, double rows) const;
-  double full_blocks(std::int64_t context) const { return static_cast<double>(context / block_); }
+  std::int64_t full_blocks(std::int64_t context) const { return context / block_; }
 
   bool published_;
   int block_;
@@ -46,7 +53,7 @@ void Cost::count_screening(Stage& stage, const Shape& shape, const Statistics& s
   // Which bound is smaller, whether a block passes, and what chunk 1 would rescue.
   double compares = bounds;
   for (const std::int64_t context : shape.contexts) {
-    const double full = full_blocks(context);
+    const auto full = static_cast<double>(full_blocks(context));
     const double rescuable = rule_.rescue ? std::min(full, static_cast<double>(rule_.chunk)) : 0;
     compares += (full + rescuable) * shape.q_heads;
   }
@@ -76,7 +83,7 @@ void Cost::fill(Stage& stage, const Shape& shape, const Statistics& s) const {
 }
 
 Work Cost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
-  const SplitPlan plan = plan_splits(shape, limits, dense_split_unit(shape.head_dim));
+  const SplitPlan plan = plan_splits(shape, limits, split_unit(block_, shape.head_dim));
   Work work;
   Stage& stage = work.add_stage("screen_attend", Boundary::kKernelLaunch);
   stage.launch = plan.launch;
@@ -86,32 +93,31 @@ Work Cost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& lim
   return work;
 }
 
-/// One CTA to a sequence, KV head and chunk. A CTA takes its blocks in order, and nothing of a
-/// block is under way before it has been screened. Assumed, as the code is not public: 16 records
-/// are loaded at once, the least that a matrix product takes; K and V of a block are loaded
-/// together; CTAs have 128 threads and as many run on an SM as its threads allow.
+/// One CTA to a sequence, KV head and chunk (algorithm 4). It takes its blocks in order and has
+/// nothing of a block under way before it has been screened: a round for each record and one for
+/// each block taken, K and V together. The code is not public. Assumed: CTAs of 128 threads with 64
+/// registers each. Left out: the instructions between two loads.
 Work Cost::published(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
-  constexpr double kRecordsAtOnce = 16;
   constexpr double kThreads = 128;
+  constexpr double kCtasByRegisters = 65536 / (kThreads * 64);
   constexpr double kWarps = kThreads / 32;
   const auto chunk = static_cast<double>(rule_.chunk);
-  SplitPlan plan;
   double ctas = 0;
   double most_blocks = 0;
   for (const std::int64_t context : shape.contexts) {
-    const double full = full_blocks(context);
+    const auto full = static_cast<double>(full_blocks(context));
     ctas += shape.kv_heads * std::max(1.0, std::ceil(full / chunk));
     most_blocks = std::max(most_blocks, full);
   }
-  const double per_sm = std::max(1.0, std::floor(limits.threads_per_sm / kThreads));
-  plan.launch = {ctas, per_sm * limits.sms};
-  plan.partials = most_blocks > chunk ? ctas : 0;  // one chunk each: no second launch
+  const double by_threads = std::max(1.0, std::floor(limits.threads_per_sm / kThreads));
+  SplitPlan plan;
+  plan.launch = {ctas, std::min(by_threads, kCtasByRegisters) * limits.sms};
+  plan.partials = most_blocks > chunk ? ctas : 0;  // a chunk each: no second launch
+  const double waves = std::ceil(ctas / plan.launch.ctas_per_wave);
   Work work;
   Stage& stage = work.add_stage("screen_attend", Boundary::kKernelLaunch);
   stage.launch = plan.launch;
-  const double waves = std::ceil(ctas / plan.launch.ctas_per_wave);
-  const double record_rounds = std::ceil(std::min(chunk, most_blocks) / kRecordsAtOnce);
-  stage.load_rounds = waves * (record_rounds + s.group_tiles / ctas);
+  stage.load_rounds = waves * (std::min(chunk, most_blocks) + s.group_tiles / ctas);
   stage.load_warps = kWarps * std::max(1.0, ctas / (waves * limits.sms));
   fill(stage, shape, s);
   finish_output(work, shape, plan, {Boundary::kKernelLaunch, partial_row_bytes(shape)});

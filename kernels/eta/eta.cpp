@@ -88,6 +88,7 @@ class EtaState : public State {
   Records records;
   std::vector<float> constants;  // [group], calibrated; empty: no probes
   bool learned = false;          // the last step's thresholds were
+  bool trained = false;          // the trace has learned ones
 
  private:
   Settings settings_;
@@ -100,14 +101,13 @@ std::string EtaState::note() const {
       settings_.source == Source::kUnion
           ? fmt::format("eta: thresholds chosen so that a group loads {} of its full blocks",
                         settings_.density)
-          : fmt::format(
-                "eta: thresholds calibrated for density {} on the last {} prompt queries; the "
-                "trace has no learned ones",
-                settings_.density, probes_);
+          : fmt::format("eta: thresholds calibrated for density {} on the last {} prompt queries",
+                        settings_.density, probes_);
+  if (trained) return text;
+  text += "; the trace has no learned ones";
   if (settings_.gate != Gate::kNone) {
     text +=
-        "; the gate changes the softmax of a model that was not trained with it (gate=none "
-        "leaves it)";
+        ", and the gate changes the softmax of a model trained without it (gate=none leaves it)";
   }
   return text;
 }
@@ -136,6 +136,10 @@ class Eta : public Method {
   const Implementation& implementation() const override { return *cost_; }
 
  private:
+  bool uses_learned(const StepView& view) const {
+    return settings_.source == Source::kLearned ||
+           (settings_.source == Source::kAuto && has_learned(view.learned));
+  }
   std::vector<float> own_bounds(const StepView& view, const Scores& scores,
                                 const EtaState* state) const;
   HeadSelection take(const StepView& view, std::span<const float> scores,
@@ -153,15 +157,15 @@ std::vector<float> Eta::block_thresholds(const StepView& view, const State* stat
   if (settings_.source == Source::kUnion) {
     const auto blocks = static_cast<std::int64_t>(bounds.size()) / view.group;
     thresholds = union_thresholds(bounds, view.group, blocks, settings_.density);
-  } else if (settings_.source == Source::kLearned ||
-             (settings_.source == Source::kAuto && has_learned(view.learned))) {
+  } else if (uses_learned(view)) {
     thresholds = learned_thresholds(view);
   } else if (own != nullptr && !own->constants.empty()) {
     thresholds = own->constants;
   } else {
     fail<RuntimeError>(
-        "eta: the trace has neither learned thresholds that may be used nor probe queries to "
-        "calibrate some by; thresholds=union needs neither");
+        "eta: the trace has {}no probe queries to calibrate thresholds by; "
+        "thresholds=union does without",
+        settings_.source == Source::kAuto ? "no learned thresholds and " : "");
   }
   for (float& threshold : thresholds) threshold -= settings_.shift;
   return thresholds;
@@ -213,7 +217,10 @@ Selection Eta::select(const StepView& view, const Scores& scores, State* state) 
   if (screening.thresholds.empty()) {
     screening.bounds = own_bounds(view, scores, own);
     screening.thresholds = block_thresholds(view, own, screening.bounds);
-    if (own != nullptr) own->learned = has_learned(view.learned);
+    if (own != nullptr) {
+      own->learned = uses_learned(view);
+      own->trained = has_learned(view.learned);
+    }
   }
   const auto full = static_cast<std::size_t>(settings_.full_blocks(view.rows()));
   const std::span<const float> bounds = screening.bounds;
@@ -295,7 +302,7 @@ KVSIM_REGISTER_METHOD(
              {"rescue", "on", "on|off", "of a head without any block of chunk 1"},
              {"thresholds", "auto", "auto|learned|calibrated|union",
               "auto: learned, else calibrated; union: for a share of blocks"},
-             {"density", "0.25", "", "that calibrated and union aim at"},
+             {"density", "0.25", "share", "that calibrated and union aim at"},
              {"implementation", "ours", "ours|published",
               "ours: one launch and an exchange; published: chunks and a reduction"}},
         .make = [](const Parameters& p) { return std::make_unique<Eta>(p); }});

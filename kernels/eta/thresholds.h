@@ -25,7 +25,7 @@ class ScoreHistogram {
   /// Soft density under a threshold (line 14).
   double density(double threshold) const;
   /// The threshold of a density, by bisection (line 15).
-  double threshold(double density) const;
+  double threshold(double wanted) const;
 
  private:
   std::vector<double> bins_;

@@ -66,6 +66,10 @@ StepView view_of_group(const DeviceStep& step, const HostInputs& inputs, int seq
     const std::int64_t first = (std::int64_t{sequence} * step.q_heads + first_head) * step.head_dim;
     view.queries = inputs.queries.subspan(static_cast<std::size_t>(first),
                                           group * static_cast<std::size_t>(step.head_dim));
+    const RowsView all{std::as_bytes(inputs.queries).data(), ElementType::kFloat32,
+                       std::int64_t{step.batch} * step.q_heads, step.head_dim, step.head_dim};
+    view.layer_queries =
+        all.slice(std::int64_t{sequence} * step.q_heads, (sequence + 1) * step.q_heads);
   }
   view.prompt_tokens = step.prompt_tokens;
   view.random = step.random;

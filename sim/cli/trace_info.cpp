@@ -47,6 +47,11 @@ Json attention_json(const LayerReport& layer) {
   json["has_output"] = layer.has_output;
   json["has_attention_sum"] = layer.has_attention_sum;
   json["has_sink_logits"] = layer.has_sink_logits;
+  json["parameters"] = Json::array();
+  for (const ParameterReport& each : layer.parameters) {
+    json["parameters"].push_back(
+        {{"name", each.name}, {"shape", each.shape}, {"type", to_string(each.type)}});
+  }
   set(json, "output_error", layer.output_error, "the trace stores no output");
   return json;
 }
@@ -109,6 +114,20 @@ std::string attention_text(const Json& attention) {
   return "\nattention, means over heads and steps (exact, float64)\n" + table.text();
 }
 
+std::string parameters_text(const Json& attention) {
+  Table table({"layer", "learned parameter", "shape", "type"});
+  for (const std::size_t column : {1u, 2u, 3u}) table.align_left(column);
+  bool any = false;
+  for (const Json& layer : attention) {
+    for (const Json& each : layer.at("parameters")) {
+      any = true;
+      table.add_row({number_text(layer.at("layer")), each.at("name").get<std::string>(),
+                     each.at("shape").dump(), each.at("type").get<std::string>()});
+    }
+  }
+  return any ? fmt::format("\n{}", table.text()) : "";
+}
+
 std::string report(const Json& document) {
   const Json& trace = document.at("trace");
   std::string text = fmt::format("{}\n", trace.at("path").get<std::string>());
@@ -121,7 +140,8 @@ std::string report(const Json& document) {
                       trace.at("synthetic").get<bool>() ? ", synthetic" : "",
                       document.at("file_bytes").get<std::int64_t>());
   text += layers_text(trace);
-  if (!document.at("attention").is_null()) text += attention_text(document.at("attention"));
+  const Json& attention = document.at("attention");
+  if (!attention.is_null()) text += attention_text(attention) + parameters_text(attention);
   return text;
 }
 

@@ -48,6 +48,7 @@ struct TokensFlag {
 constexpr TokensFlag kTokensFlags[] = {
     {"prompt-tokens", &SynthSpec::prompt_tokens, "tokens before the first decode step"},
     {"decode-steps", &SynthSpec::decode_steps, "decode steps"},
+    {"probe-queries", &SynthSpec::probe_queries, "queries of the last prompt tokens to keep too"},
     {"sink-tokens", &SynthSpec::sink_tokens, "how many first tokens are sinks"},
     {"window-tokens", &SynthSpec::window_tokens,
      "how many last tokens are recent; fewer by default if the prompt is short"},

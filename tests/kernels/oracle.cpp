@@ -4,28 +4,14 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/float16.h"
+#include "tests/kernels/oracle_parts.h"
 
 namespace kvsim::testing {
 namespace {
 
-double element(const RowsView& view, std::int64_t row, int column) {
-  return bf16_to_float(reinterpret_cast<const std::uint16_t*>(view.row(row))[column]);
-}
-
-void enter(Phase phase) { OpTally::current().phase = phase; }
-
 double uniform24(const RandomStream& random, std::uint32_t index) {
   OpTally::note(Op::kRandomWord);
   return random.threshold24(index) * 0x1p-24;
-}
-
-Counted largest(const std::vector<Counted>& values) {
-  Counted result = values[0];
-  for (std::size_t i = 1; i < values.size(); ++i) {
-    if (result < values[i]) result = values[i];
-  }
-  return result;
 }
 
 /// The magnitudes that features are drawn by: the head's own, or their sum over the group (the
@@ -103,28 +89,8 @@ std::vector<Counted> bernoulli_scores(const StepView& view, int g, const ScoreRu
 }
 
 std::vector<Counted> scores(const StepView& view, int g, const ScoreRule& rule = {}) {
-  if (rule.draws > 0) return bernoulli_scores(view, g, rule);
-  enter(Phase::kScore);
-  std::vector<Counted> result;
-  for (std::int64_t row = 0; row < view.rows(); ++row) {
-    Counted sum;
-    for (int c = 0; c < view.k.dim; ++c) {
-      const Counted product =
-          Counted(element(view.k, row, c)) * Counted(view.query(g)[static_cast<std::size_t>(c)]);
-      sum = c == 0 ? product : sum + product;
-    }
-    result.push_back(sum * Counted(view.scale));
-  }
-  return result;
-}
-
-/// e^(s - max), unnormalised.
-std::vector<Counted> exponentials(const std::vector<Counted>& scores) {
-  enter(Phase::kSoftmax);
-  const Counted highest = largest(scores);
-  std::vector<Counted> result;
-  for (const Counted s : scores) result.push_back(Counted::exp(s - highest));
-  return result;
+  return rule.draws > 0 ? bernoulli_scores(view, g, rule)
+                        : exact_row_scores(view, g, all_rows(view));
 }
 
 std::vector<Counted> prefix_sums(const std::vector<Counted>& values) {
@@ -149,24 +115,6 @@ std::size_t search(std::span<const Counted> cumulative, Counted threshold) {
     if (!(threshold < cumulative[probe])) first = std::min(first + size, cumulative.size() - 1);
   }
   return first;
-}
-
-/// Weighted sum over rows that have a weight, normalised by a multiplication each.
-void weighted_output(const StepView& view, const std::vector<Counted>& weights,
-                     const std::vector<std::int64_t>& rows, Counted sum, OracleHead& head) {
-  enter(Phase::kValue);
-  std::vector<Counted> output(static_cast<std::size_t>(view.v.dim));
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    head.weights[rows[i]] = weights[i].value() / sum.value();
-    for (int c = 0; c < view.v.dim; ++c) {
-      const Counted product = weights[i] * Counted(element(view.v, rows[i], c));
-      Counted& out = output[static_cast<std::size_t>(c)];
-      out = i == 0 ? product : out + product;
-    }
-  }
-  enter(Phase::kMerge);
-  const Counted inverse = Counted::reciprocal(sum);
-  for (const Counted out : output) head.output.push_back((out * inverse).value());
 }
 
 /// Adds each drawn row, no multiplication; weights are counts.
@@ -334,10 +282,8 @@ OracleHead oracle_dense(const StepView& view, int g, const ScoreRule& rule) {
   const std::vector<Counted> weights = exponentials(scores(view, g, rule));
   Counted sum = weights[0];
   for (std::size_t i = 1; i < weights.size(); ++i) sum = sum + weights[i];
-  std::vector<std::int64_t> rows(weights.size());
-  std::iota(rows.begin(), rows.end(), std::int64_t{0});
   OracleHead head;
-  weighted_output(view, weights, rows, sum, head);
+  weighted_output(view, weights, all_rows(view), sum, head);
   return head;
 }
 
@@ -346,8 +292,7 @@ OracleHead oracle_topk(const StepView& view, int g, std::int64_t keys) {
   enter(Phase::kSelect);  // radix select: each of 4 passes looks at every key once
   OpTally::note(Op::kCompare, 4.0 * static_cast<double>(all.size()));
   OpTally::note(Op::kAdd, 4.0 * static_cast<double>(all.size()));
-  std::vector<std::int64_t> rows(all.size());
-  std::iota(rows.begin(), rows.end(), std::int64_t{0});
+  std::vector<std::int64_t> rows = all_rows(view);
   std::stable_sort(rows.begin(), rows.end(), [&](std::int64_t a, std::int64_t b) {
     return all[static_cast<std::size_t>(a)].value() > all[static_cast<std::size_t>(b)].value();
   });

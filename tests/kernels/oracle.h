@@ -40,6 +40,20 @@ OracleHead oracle_prop(const StepView& view, int g, PropRule rule, std::uint32_t
 
 OracleHead oracle_flash(const StepView& view, int g, std::uint32_t samples, int tile);
 
+enum class EtaGate { kMultiplicative, kAdditive, kNone };
+struct EtaRule {
+  int block = 64;
+  int chunk = 128;
+  int pinned = 2;
+  double shift = 0;
+  double z = 1.5;
+  double density = 0.25;
+  bool envelope = true;
+  bool rescue = true;
+  EtaGate gate = EtaGate::kMultiplicative;
+};
+OracleHead oracle_eta(const StepView& view, int g, const EtaRule& rule);
+
 /// Scores of the oracle, in float64, without touching the tally.
 std::vector<double> oracle_scores(const StepView& view, int g, const ScoreRule& rule = {});
 

@@ -58,9 +58,19 @@ struct RandomStep {
   StepView view;
 };
 
+/// The cache of a step as a prompt, with the step's own queries as its last ones.
+inline CacheView as_prompt(const StepView& view) {
+  CacheView prompt{.k = view.k, .v = view.v, .scale = view.scale, .logit_cap = view.logit_cap};
+  for (int g = 0; g < view.group; ++g) {
+    prompt.probes.push_back({reinterpret_cast<const std::byte*>(view.query(g).data()),
+                             ElementType::kFloat32, 1, view.k.dim, view.k.dim});
+  }
+  return prompt;
+}
+
 /// Prepares the state a method wants and selects with exact scores.
 inline Selection select_with(const Method& method, const StepView& view) {
-  const std::unique_ptr<State> state = method.prepare({view.k, view.v});
+  const std::unique_ptr<State> state = method.prepare(as_prompt(view));
   return method.select(view, method.score(view, state.get()), state.get());
 }
 

@@ -132,6 +132,9 @@ TEST_CASE("dumped selection: drawn features are compared, and what they leave of
   for (int b = 0; b < step.batch; ++b) {
     for (int h = 0; h < step.kv_heads; ++h) {
       const StepView view = view_of_group(step, inputs, b, h);
+      CHECK(view.layer_queries.rows == step.q_heads);
+      const int first_head = h * step.group();
+      CHECK(view.layer_queries.row(first_head) == std::as_bytes(view.queries).data());
       std::vector<bool> read(64, false);
       for (const DrawnQuery& drawn : draw_queries(view, {.draws = 1})) {
         for (std::size_t i = 0; i < 64; ++i) {

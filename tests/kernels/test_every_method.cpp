@@ -31,6 +31,13 @@ std::vector<std::string> every_spec() {
                            "santa-flash:offsets=shared",
                            "topk:keys=1",
                            "topk:keys=100000",
+                           "eta:block=1",
+                           "eta:block=4,chunk=8,gate=additive",
+                           "eta:block=16,spread=flat,gate=none,thresholds=calibrated,density=0.5",
+                           "eta:block=128,rescue=off,implementation=published",
+                           "eta:thresholds=union",
+                           "eta:block=2,thresholds=union,pinned=0,chunk=3,density=0.1",
+                           "eta:block=32,thresholds=union,shift=0.5,implementation=published",
                            "bernoulli-qk:draws=1,query=mean",
                            "bernoulli-qk:draws=64,drawn=iid,k_layout=feature",
                            "santa-iid:scores=bernoulli",
@@ -197,7 +204,8 @@ TEST_CASE("bounds hold what a step reads") {
              s.k_feature_requests <= high.k_feature_requests));
       CHECK((low.k_chunks <= s.k_chunks && s.k_chunks <= high.k_chunks));
       CHECK((low.query_hits <= s.query_hits && s.query_hits <= high.query_hits));
-      CHECK(low.state_bytes_read <= s.state_bytes_read);
+      CHECK((low.state_bytes_read <= s.state_bytes_read &&
+             s.state_bytes_read <= high.state_bytes_read));
       // A released tile may draw one more or less than its budget.
       const double slack = spec.find("released") == std::string::npos ? 0 : s.head_tiles;
       CHECK((low.draws - slack <= s.draws && s.draws <= high.draws + slack));
@@ -207,7 +215,7 @@ TEST_CASE("bounds hold what a step reads") {
 
 TEST_CASE("the registry holds the methods of this build") {
   const std::vector<std::string> names = method_registry().names();
-  for (const char* name : {"bernoulli-qk", "dense", "santa-iid", "santa-prop", "santa-strat",
+  for (const char* name : {"bernoulli-qk", "dense", "eta", "santa-iid", "santa-prop", "santa-strat",
                            "santa-sys", "skeleton", "topk"}) {
     CHECK(std::find(names.begin(), names.end(), name) != names.end());
   }

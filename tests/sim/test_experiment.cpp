@@ -1,5 +1,8 @@
 // The verb experiment: good folders, bad folders, and the ones in the program.
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -71,6 +74,7 @@ TEST_CASE("experiment: compares what a command prints with what was published") 
   CHECK(quantities[2].at("difference_percent").get<double>() == Approx(50));
   CHECK(quantities[2].at("status") == "explained");
   CHECK(quantities[2].at("reason") == "a half more, for a reason");
+  CHECK_FALSE(table.contains("calibration"));
 
   const ProgramResult text = run_program(folder, "experiment table --experiments e");
   CHECK(text.status == 0);
@@ -78,6 +82,7 @@ TEST_CASE("experiment: compares what a command prints with what was published") 
                             "share: a half more, for a reason"}) {
     CHECK_THAT(text.out, ContainsSubstring(shown));
   }
+  CHECK_THAT(text.out, !ContainsSubstring("calibrated"));
 }
 
 TEST_CASE("experiment: what differs without a reason, or with another's, ends with status 1") {
@@ -141,6 +146,128 @@ TEST_CASE("experiment: bad folders are refused with file and key") {
     CHECK(result.status == 1);
     CHECK(result.out.empty());
     CHECK_THAT(result.err, ContainsSubstring(c.message));
+  }
+}
+
+/// Four contexts, of whose times two parts shall be found off by factors.
+struct CalibratedExperiment {
+  std::string run = "title = \"T\"\nsource = \"a paper\"\n";
+  std::string ours = "[ours]\n";
+  std::string expected = "quantity,unit,value,tolerance,where,explained_value,reason\n";
+  std::string calibration =
+      "[calibration]\nfit = [\"1000\", \"9000\"]\nheld_out = [\"3000\", \"5000\"]\n"
+      "[calibration.factors]\n"
+      "fixed = [\"/terms/[stage=stream_kv: kernel_launch]/us\", "
+      "\"/terms/[stage=merge: team_exchange]/us\"]\n"
+      "stream = { at = \"/terms/[stage=stream_kv]/us\", times = 0.5 }\n";
+
+  /// `wrong` is a context whose published value is another one, for a reason.
+  explicit CalibratedExperiment(const TemporaryFolder& folder, int wrong = 0) {
+    for (const int context : {1000, 3000, 5000, 9000}) {
+      const std::string command =
+          fmt::format("predict --llm llama-3.1-8b --context {} --method dense", context);
+      run += fmt::format("[[run]]\nname = \"c{}\"\ncommand = \"{}\"\n", context, command);
+      ours += fmt::format("\"{0}\" = {{ at = \"c{0}:/methods/0/time/predicted_us\", times = 2 }}\n",
+                          context);
+      const auto time = run_program(folder, command + " --json").json()["methods"][0]["time"];
+      double us = time["predicted_us"]["value"];
+      for (const auto& term : time["terms"]) {
+        const double part = term["us"];
+        if (term["stage"] == "stream_kv") us += 0.5 * part;  // half of it counts three times
+        if (term["stage"] == "stream_kv: kernel_launch" ||
+            term["stage"] == "merge: team_exchange") {
+          us += 2 * part;
+        }
+      }
+      expected += context == wrong ? fmt::format("{},us,1,1,here,{},known\n", context, 2 * us)
+                                   : fmt::format("{},us,{},1%,here,,\n", context, 2 * us);
+    }
+  }
+  std::string toml() const { return run + ours + calibration; }
+};
+
+TEST_CASE("experiment: factors are fitted on some quantities and tried on others") {
+  const TemporaryFolder folder;
+  const CalibratedExperiment experiment(folder);
+  write_experiment(folder, "fit", experiment.toml(), experiment.expected);
+  const ProgramResult result = run_program(folder, "experiment fit --experiments e --json");
+  INFO(result.err << result.out);
+  REQUIRE(result.status == 0);
+  const auto found = result.json().at("experiments").at(0);
+  CHECK(found.at("status") == "agrees");
+  const auto& calibration = found.at("calibration");
+  CHECK(calibration.at("factors").at(0).at("name") == "fixed");
+  CHECK(calibration.at("factors").at(0).at("factor").get<double>() == Approx(3));
+  CHECK(calibration.at("factors").at(1).at("factor").get<double>() == Approx(2));
+  REQUIRE(calibration.at("errors").size() == 2);
+  for (const auto& errors : calibration.at("errors")) {
+    CHECK(errors.at("quantities") == 2);
+    CHECK(errors.at("mean_error_percent").get<double>() > 20);
+    CHECK(errors.at("calibrated_mean_error_percent").get<double>() < 1e-3);
+  }
+  const auto& quantities = found.at("quantities");
+  CHECK(quantities[0].at("role") == "fitted");
+  CHECK(quantities[1].at("role") == "held out");
+  CHECK(quantities[1].at("ours") < quantities[1].at("calibrated"));
+  CHECK(std::abs(quantities[1].at("calibrated_difference_percent").get<double>()) < 1e-3);
+
+  const ProgramResult text = run_program(folder, "experiment fit --experiments e");
+  for (const char* shown : {"held out", "factors: fixed 3 stream 2\n",
+                            "mean error, 2 held out: ", " % as predicted, 0.00 % calibrated"}) {
+    CHECK_THAT(text.out, ContainsSubstring(shown));
+  }
+}
+
+TEST_CASE("experiment: what a calibration puts aside is in no mean and needs a reason") {
+  const TemporaryFolder folder;
+  const CalibratedExperiment experiment(folder, 5000);
+  const std::string run = replaced(experiment.toml(), "held_out = [\"3000\", \"5000\"]",
+                                   "held_out = \"3000\"\naside = [\"5000\"]");
+  write_experiment(folder, "aside", run, CalibratedExperiment(folder).expected);
+  CHECK_THAT(run_program(folder, "experiment aside --experiments e").err,
+             ContainsSubstring("e/aside/expected.csv: found no reason for '5000'"));
+  write_experiment(folder, "aside", run, experiment.expected);
+  const ProgramResult result = run_program(folder, "experiment aside --experiments e --json");
+  INFO(result.err << result.out);
+  REQUIRE(result.status == 0);
+  const auto found = result.json().at("experiments").at(0);
+  CHECK(found.at("quantities").at(2).at("status") == "explained");
+  CHECK(found.at("quantities").at(2).at("role") == "aside");
+  const auto& errors = found.at("calibration").at("errors");
+  REQUIRE(errors.size() == 3);
+  CHECK(errors[1].at("quantities") == 1);
+  CHECK(errors[1].at("calibrated_mean_error_percent").get<double>() < 1e-3);
+  CHECK(errors[2].at("role") == "aside");
+  CHECK(errors[2].at("calibrated_mean_error_percent").get<double>() > 100);
+}
+
+TEST_CASE("experiment: a calibration that means nothing is refused with file and key") {
+  const TemporaryFolder folder;
+  const CalibratedExperiment good(folder);
+  const std::string toml = good.toml();
+  for (const auto& [run, message] : {
+           std::pair{replaced(toml, "held_out = ", "held = "), "calibration.held: is no known key"},
+           std::pair{replaced(toml, "held_out = [\"3000\"", "held_out = [\"4000\""),
+                     "calibration.held_out: found '4000', expected quantities of ours"},
+           std::pair{replaced(toml, "held_out = [\"3000\"", "held_out = [\"1000\""),
+                     "calibration.held_out: found '1000' twice"},
+           std::pair{replaced(toml, "\"/terms/[stage=stream_kv]", "\"terms/[stage=stream_kv]"),
+                     "calibration.factors.stream: found something else, expected places"},
+           std::pair{replaced(toml, "times = 0.5", "times = \"x\""),
+                     "calibration.factors.stream.times: found something else, expected a number"},
+           std::pair{replaced(toml, "/terms/[stage=stream_kv]", "/terms/[stage=none]"),
+                     "calibration: \"1000\": /methods/0/time/terms has 0 elements"},
+           std::pair{replaced(toml, "fit = [\"1000\", \"9000\"]", "fit = \"1000\""),
+                     "calibration: the 1 quantities to fit do not determine 2 factors"},
+           std::pair{replaced(toml, "{ at = \"c1000:/methods/0/time/predicted_us\", times = 2 }",
+                              "{ of = \"c1000:/batch\", over = \"c1000:/batch\" }"),
+                     "calibration.fit: '1000' is a quotient, expected terms"},
+       }) {
+    write_experiment(folder, "bad", run, good.expected);
+    const ProgramResult result = run_program(folder, "experiment bad --experiments e --json");
+    INFO(message << "\n" << result.err);
+    CHECK(result.status == 1);
+    CHECK_THAT(result.err, ContainsSubstring(std::string("bad/run.toml: ") + message));
   }
 }
 

@@ -1,11 +1,19 @@
 // Methods that keep something between steps: the replay drives their life cycle.
 
+#include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
 #include "models/presets.h"
+#include "sim/document.h"
 #include "sim/kv_dtype.h"
 #include "sim/replay.h"
 #include "sim/summary.h"
 #include "tests/catch.h"
 #include "tests/sim/small_trace.h"
+#include "traces/trace_file.h"
 
 namespace kvsim {
 namespace {
@@ -18,6 +26,7 @@ struct Seen : State {
   std::int64_t rows = 0;
   std::int64_t selections = 0;
   std::int64_t bytes() const override { return 16; }
+  std::string note() const override { return selections > 2 ? "test-learner: made three" : ""; }
 };
 
 /// Reads the newest row, and one more with every selection it ever made.
@@ -105,6 +114,89 @@ TEST_CASE("state: grows with every step, also with those that are not replayed")
     CHECK(result.runs[0].state_bytes == 0);
     CHECK(result.runs[0].prepare_bytes == 0);
   }
+}
+
+TEST_CASE("state: what states say after the last step stands once among the notes") {
+  const TemporaryFolder folder;
+  SmallTrace{}.write(folder.file("a.h5"));
+  const DocumentOptions options;
+  const auto notes = [&](const std::string& steps) {
+    return document_head("", replay_of(folder, {"dense", "test-learner"}, 2, steps), options)
+        .at("notes")
+        .get<std::vector<std::string>>();
+  };
+  const std::vector<std::string> all = notes("");
+  CHECK(all.back() == "test-learner: made three");
+  CHECK(std::count(all.begin(), all.end(), all.back()) == 1);
+  CHECK(notes("0").back() != "test-learner: made three");
+}
+
+/// Fails unless it gets what the trace has.
+class Reader : public Learner {
+ public:
+  std::unique_ptr<State> prepare(const CacheView& prompt) const override {
+    check(prompt);
+    return Learner::prepare(prompt);
+  }
+  void append(State& state, const CacheView& grown) const override {
+    check(grown);
+    Learner::append(state, grown);
+  }
+  Selection select(const StepView& view, const Scores& scores, State* state) const override {
+    const int dim = view.k.dim;
+    std::vector<float> own(view.queries.size());
+    const std::int64_t first = view.random.head;
+    load_rows(view.layer_queries, first, first + view.group, dim, own.data());
+    if (!std::equal(own.begin(), own.end(), view.queries.begin())) {
+      throw RuntimeError("other queries of the layer");
+    }
+    const bool parameters = view.random.layer == 1;  // see the test
+    if ((view.learned != nullptr) != parameters) throw RuntimeError("other learned parameters");
+    if (parameters && view.learned->at("bias").shape[2] != 4) throw RuntimeError("other shape");
+    return Learner::select(view, scores, state);
+  }
+
+ private:
+  /// Probe i of head h is 10 i + h in its first element.
+  static void check(const CacheView& cache) {
+    const bool sound = cache.probes.size() == 2 && cache.scale == 0.25f && cache.logit_cap == 30;
+    if (!sound) throw RuntimeError("no probes, or another scale");
+    std::vector<float> row(32);
+    load_rows(cache.probes[0], 1, 2, 32, row.data());
+    const float head = row[0] - 10;
+    load_rows(cache.probes[1], 2, 3, 32, row.data());
+    if (row[0] != 20 + head + 1) throw RuntimeError("other probes");
+    if (head != 0 && head != 2) throw RuntimeError("probes of another group");
+  }
+};
+
+KVSIM_REGISTER_METHOD("test-reader",
+                      MethodInfo{
+                          .summary = "for tests",
+                          .source = "tests/sim",
+                          .parameters = {},
+                          .make = [](const Parameters&) { return std::make_unique<Reader>(); },
+                          .hidden = true});
+
+TEST_CASE("state: methods get the prompt's queries, all heads' and learned parameters") {
+  const TemporaryFolder folder;
+  SmallTrace small;
+  small.logit_cap = 30;
+  TraceWriter writer(folder.file("a.h5"), small.info(), {});
+  for (const int index : {1, 3}) {
+    TraceLayer layer = small.layer(index);
+    layer.probe = HostTensor{ElementType::kFloat32, {3, 4, 32}, {}};
+    std::vector<float> values(static_cast<std::size_t>(layer.probe->elements()));
+    for (std::size_t i = 0; i < 12; ++i) values[32 * i] = static_cast<float>(i / 4 * 10 + i % 4);
+    const auto bytes = std::as_bytes(std::span(values));
+    layer.probe->data.assign(bytes.begin(), bytes.end());
+    if (index == 1) {
+      layer.learned["bias"] = {ElementType::kFloat32, {1, 1, 4}, std::vector<std::byte>(16)};
+    }
+    writer.write_layer(layer);
+  }
+  writer.commit();
+  CHECK(replay_of(folder, {"test-reader"}, 2, "0,2").runs[0].records.size() == 8);
 }
 
 TEST_CASE("state: routing reads count as logical access in units of a key") {

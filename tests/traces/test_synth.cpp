@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 #include "tests/catch.h"
 #include "tests/traces/trace_testing.h"
 #include "traces/check.h"
+#include "traces/statistics.h"
 #include "traces/synth.h"
 #include "traces/synth_calibration.h"
 #include "traces/trace_file.h"
@@ -125,6 +127,29 @@ TEST_CASE("the same spec gives the same bytes with any number of threads; anothe
         TraceReader(folder.file("c.h5")).read_layer(0).k.data);
 }
 
+TEST_CASE("the prompt's last queries are drawn as those of decode steps, before them") {
+  SynthSpec spec = small_spec();
+  spec.probe_queries = 6;
+  spec.drift = 0.1;
+  const TemporaryFolder folder;
+  check_reached(synthesize(spec, folder.file("s.h5")), 0.1);
+  TraceLayer layer = TraceReader(folder.file("s.h5")).read_layer(0);
+  REQUIRE(layer.probe->shape == std::array<std::int64_t, 3>{6, 8, 64});
+  // As the decode steps of a prompt that ends six tokens earlier, they attend as asked.
+  const HostTensor steps = std::exchange(layer.q, *layer.probe);
+  const LayerStatistics probes = attention_statistics(layer, spec.prompt_tokens - 6);
+  CHECK(probes.mean.sink_mass == Approx(spec.sink_mass).epsilon(0.1));
+  CHECK(probes.mean.window_mass == Approx(spec.recency).epsilon(0.1));
+  CHECK(*probes.drift == Approx(spec.drift).epsilon(0.2));
+  // The last of them lies beside the first decode step.
+  layer.q.shape[0] = 2;
+  const auto bytes = static_cast<std::ptrdiff_t>(8 * 64 * bytes_of(spec.type));
+  std::copy(layer.probe->data.end() - bytes, layer.probe->data.end(), layer.q.data.begin());
+  std::copy(steps.data.begin(), steps.data.begin() + bytes, layer.q.data.begin() + bytes);
+  CHECK(*attention_statistics(layer, spec.prompt_tokens - 1).drift ==
+        Approx(spec.drift).epsilon(0.3));
+}
+
 TEST_CASE("keys are as correlated with their neighbours as asked, and as large") {
   const TemporaryFolder folder;
   SynthSpec spec = small_spec();
@@ -188,6 +213,8 @@ TEST_CASE("specs that make no sense are refused by name, before a file is made")
   CHECK_THAT(refused([](SynthSpec& s) { s.latent = true; }),
              ContainsSubstring("kv_heads is 2, expected 1 with the latent layout"));
   CHECK_THAT(refused([](SynthSpec& s) { s.head_dim = 4; }), ContainsSubstring("head_dim is 4"));
+  CHECK_THAT(refused([](SynthSpec& s) { s.probe_queries = 4096; }),
+             ContainsSubstring("probe_queries is 4096, expected 0 to 4095"));
   CHECK_THAT(refused([](SynthSpec& s) { s.prompt_tokens = 0; }),
              ContainsSubstring("prompt_tokens"));
   CHECK(folder.files() == 0);

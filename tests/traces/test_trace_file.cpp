@@ -35,6 +35,9 @@ void check_same(const TraceLayer& found, const TraceLayer& expected) {
   CHECK(same(found.probe, expected.probe));
   CHECK(same(found.attention_sum, expected.attention_sum));
   CHECK(found.sink_logits == expected.sink_logits);
+  REQUIRE(found.learned.size() == 2);
+  CHECK(same(found.learned.at("weight"), expected.learned.at("weight")));
+  CHECK(same(found.learned.at("bias"), expected.learned.at("bias")));
 }
 
 SmallShape shape_of(ElementType type, bool latent) {
@@ -82,6 +85,9 @@ TEST_CASE("a trace comes back as it was written, in every type and layout") {
   check_same(reader.read_layer(0), small_layer(shape, 0));
   check_same(reader.read_layer(1), small_layer(shape, 12));
   CHECK(reader.read_tokens().at(5) == 35);
+  const hdf5::File file = hdf5::File::open(path);
+  CHECK(file.open_dataset("/layers/12/parameters/weight").extent() == hdf5::Extent{3, 4});
+  CHECK(file.open_dataset("/layers/12/parameters/bias").extent() == hdf5::Extent{4});
 }
 
 TEST_CASE("layers are in ascending order whatever their names' order") {

@@ -88,6 +88,13 @@ std::vector<Refusal> refusals_of_datasets() {
   const auto set = [](const char* name, NumberType type, hdf5::Extent extent) {
     return [=](RawTrace& raw) { raw.datasets[name] = {type, extent, {}}; };
   };
+  const auto learn = [](const std::string& layer, const std::string& name, NumberType type,
+                        hdf5::Extent extent) {
+    return [=](RawTrace& raw) {
+      raw.attributes[layer + "/parameters"] = {};  // the group
+      raw.datasets[layer + "/parameters/" + name] = {type, extent, {}};
+    };
+  };
   const auto poison = [](const char* name, float value) {
     return [=](RawTrace& raw) {
       RawTrace::Data& data = raw.datasets[name];
@@ -141,6 +148,22 @@ std::vector<Refusal> refusals_of_datasets() {
          raw.datasets["/layers/0/sink_logits"] = {NumberType::kFloat32, {4}, {0, 1e30f, 0, 0}};
        },
        "/layers/0/sink_logits: value at [1] (q_heads) is 1e+30, expected a magnitude below 2^40"},
+      {"parameter type", learn("/layers/7", "bias", NumberType::kFloat64, {4}),
+       "/layers/7/parameters/bias: type is float64, expected little-endian float32, float16 or "
+       "bfloat16"},
+      {"parameter rank", learn("/layers/0", "weight", NumberType::kFloat32, {2, 2, 2, 2}),
+       "/layers/0/parameters/weight: shape is [2, 2, 2, 2], expected 1 to 3 dimensions, none of "
+       "them 0"},
+      {"empty parameter", learn("/layers/0", "weight", NumberType::kFloat32, {32, 0}),
+       "/layers/0/parameters/weight: shape is [32, 0], expected 1 to 3 dimensions"},
+      {"no group", set("/layers/0/parameters", NumberType::kFloat32, {4}), "/layers/0/parameters"},
+      {"parameter NaN",
+       [](RawTrace& raw) {
+         raw.attributes["/layers/0/parameters"] = {};
+         raw.datasets["/layers/0/parameters/weight"] = {NumberType::kFloat32, {2, 3}, {}};
+         raw.datasets["/layers/0/parameters/weight"].values = {1, 0, 2, 3, NAN};
+       },
+       "/layers/0/parameters/weight: value at [1, 1] (a learned parameter) is not finite"},
       {"token sign", [](RawTrace& raw) { raw.datasets["/tokens"].values = {-1}; },
        "/tokens: token 0 is -1, expected an id >= 0"},
       {"layer name", [](RawTrace& raw) { raw.attributes["/layers/x1"]["scale"] = 0.1; },

@@ -112,6 +112,8 @@ TraceLayer small_layer(const SmallShape& shape, int number) {
   }
   layer.sink_logits.resize(static_cast<std::size_t>(shape.q_heads));
   std::iota(layer.sink_logits.begin(), layer.sink_logits.end(), -2.5f);
+  layer.learned["weight"] = random_tensor(shape.type, 1, 3, 4, seed + 7);
+  layer.learned["bias"] = random_tensor(ElementType::kFloat32, 1, 1, 4, seed + 8);
   return layer;
 }
 

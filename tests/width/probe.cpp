@@ -32,9 +32,11 @@ void print_digests(const RandomStep& step) {
   Digest score_digest;
   score_digest.add(scores.values);
   std::printf("scores %016llx\n", score_digest.value());
-  for (const char* spec : {"dense", "topk", "santa-iid", "santa-strat", "santa-sys", "santa-prop",
-                           "santa-prop:mode=unbiased", "santa-prop:mode=released", "bernoulli-qk",
-                           "bernoulli-qk:query=mean,drawn=iid", "santa-sys:scores=bernoulli"}) {
+  for (const char* spec :
+       {"dense", "topk", "santa-iid", "santa-strat", "santa-sys", "santa-prop",
+        "santa-prop:mode=unbiased", "santa-prop:mode=released", "bernoulli-qk",
+        "bernoulli-qk:query=mean,drawn=iid", "santa-sys:scores=bernoulli", "eta:thresholds=union",
+        "eta:thresholds=union,block=8,spread=flat,gate=additive"}) {
     const NamedMethod named = make_method(spec);
     const Scores own = named.method->score(step.view, nullptr);
     const Selection selection = named.method->select(step.view, own, nullptr);
