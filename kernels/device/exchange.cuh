@@ -198,7 +198,8 @@ class TeamSum {
   }
 
  private:
-  static constexpr int kThreadsLog2 = kThreads == 256 ? 8 : (kThreads == 128 ? 7 : 6);
+  static constexpr int kThreadsLog2 =
+      kThreads == 512 ? 9 : (kThreads == 256 ? 8 : (kThreads == 128 ? 7 : 6));
   static_assert(1 << kThreadsLog2 == kThreads);
 
   __device__ static void add(WeightedPair& total, const WeightedPair& other) {

@@ -93,6 +93,16 @@ __device__ inline void arrive(std::uint64_t* barrier) {
       "{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(shared_address(barrier))
       : "memory");
 }
+/// Whether wait_for would return at once.
+__device__ inline bool is_past(std::uint64_t* barrier, int parity) {
+  int done;
+  asm volatile(
+      "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 /// Where the hardware can, a waiting thread is suspended: spinning warps would slow the others
 /// down.
 __device__ inline void wait_for(std::uint64_t* barrier, int parity = 0) {

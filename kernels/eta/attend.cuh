@@ -9,13 +9,13 @@
 
 namespace kvsim::eta {
 
-/// A logit behind its gate (eq. 3, appendix C), both in log2, as the threshold; for weights that no
-/// selection depends on.
-__device__ inline float gated(float logit, float threshold, Gate gate) {
-  if (gate == Gate::kNone) return logit;
-  const float opens = __fdividef(1.0f, 1.0f + device::fast_exp2(kGateSlope * (threshold - logit)));
-  return gate == Gate::kMultiplicative ? logit * opens
-                                       : logit + kAdditiveGate * device::kLog2e * (opens - 1.0f);
+/// A logit behind its gate (eq. 3, appendix C), in log2, as `slope`, β times the threshold; for
+/// weights that no selection depends on.
+__device__ inline float gated(float logit, float slope, Gate gate) {
+  const float shut = device::fast_exp2(fmaf(-kGateSlope, logit, slope));
+  const float open = device::fast_inverse(1.0f + shut);
+  if (gate == Gate::kMultiplicative) return logit * open;
+  return gate == Gate::kNone ? logit : fmaf(kAdditiveGate * device::kLog2e, open - 1.0f, logit);
 }
 
 /// Copies the rows of units, wherever their pieces lie.
@@ -116,15 +116,21 @@ class Attender {
       context_ = device::context_of<kTeams>(a_.step, team.sequence);
       while (kind_of(stage) == kUnit) {
         attend(team, stage);
-        stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
+        stage = next_stage(stage);
       }
       refill(stage);
-      stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
+      stage = next_stage(stage);
       device::sync_workers<Shape::kWorkers>();  // the team before may still be read
       merge_.merge_warps(sums_, team, sharing, launch);
       if (kTeams || team.end >= end_) break;
       team = a_.split.next(team);
       load_queries(team);
+      ++merged_;
+      stalled_ = false;
+      for (int s = 0; s < Shape::kStages; ++s) {
+        if (kind_of(stage) == kNone) refill(stage);
+        stage = next_stage(stage);
+      }
     }
     device::wait_copies<0>();
     device::sync_workers<Shape::kWorkers>();  // the ring becomes scratch
@@ -151,7 +157,11 @@ class Attender {
     }
   }
 
-  /// What a stage holds. kEnd: no more units of its team; kNone: none of the CTA.
+  __device__ static int next_stage(int stage) {
+    return stage + 1 == Shape::kStages ? 0 : stage + 1;
+  }
+
+  /// What a stage holds. kEnd: no more units of its team; kNone: nothing yet, or no more at all.
   enum Kind : std::uint32_t { kUnit, kEnd, kNone };
 
   __device__ std::uint32_t kind_of(int stage) const { return kinds_ >> (2 * stage) & 3; }
@@ -166,8 +176,15 @@ class Attender {
   __device__ void take(int stage) {
     __syncwarp();  // all have read what was there
     std::uint32_t kind = kNone;
-    while (!exhausted_) {
-      if (!in_slot_) enter();
+    while (!exhausted_ && !stalled_) {
+      if (!in_slot_) {
+        // A warp that waits for the others at a team's end may hold the slot that they would wait
+        // for: nobody waits for a team before the last one is merged.
+        // (All lanes must agree on what they saw.)
+        stalled_ = ends_ > merged_ && !__all_sync(0xffffffffu, queue_.is_filled(turn_));
+        if (stalled_) break;
+        enter();
+      }
       if (next_ < units_) {
         take_pieces(staged_[stage]);
         next_ += Shape::kWarps;
@@ -210,6 +227,7 @@ class Attender {
     if (!last) return false;
     exhausted_ = kTeams || ahead_.end >= end_;
     next_team_ = true;
+    ++ends_;
     return true;
   }
 
@@ -292,11 +310,10 @@ class Attender {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float logit = s[n][i] * scale;
-        const float shut = device::fast_exp2(fmaf(-kGateSlope, logit, slopes_[n][i % 2]));
-        const float open =
-            rows.token[i / 2] + 1 == context_ ? 1.0f : device::fast_inverse(1.0f + shut);
+        const float after = gated(logit, slopes_[n][i % 2], Gate::kMultiplicative);
         const bool attends = (rows.heads[i / 2] >> (8 * n + i % 2) & 1) != 0;
-        s[n][i] = attends ? logit * open : -INFINITY;
+        const float weight = rows.token[i / 2] + 1 == context_ ? logit : after;
+        s[n][i] = attends ? weight : -INFINITY;
       }
     }
   }
@@ -304,19 +321,19 @@ class Attender {
   /// The same for every gate, with a cap of logits, and with dumps.
   __device__ void weigh_any(float (&s)[kHeads8][4], const Rows& rows,
                             const TeamSplit::Team& team) const {
+    const float scale = a_.step.scale * device::kLog2e;
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int token = rows.token[i / 2];
-        const float logit = device::capped(s[n][i] * a_.step.scale, a_.step.logit_cap);
+        const float product = s[n][i];
         s[n][i] = -INFINITY;
         if ((rows.heads[i / 2] >> (8 * n + i % 2) & 1) == 0) continue;
-        if (a_.step.scores != nullptr) dump(team, 8 * n + 2 * (lane_ % 4) + i % 2, token, logit);
-        s[n][i] = logit * device::kLog2e;
-        if (token + 1 != context_) {
-          s[n][i] = gated(s[n][i], slopes_[n][i % 2] * (1 / kGateSlope), a_.gate);
-        }
+        const float capped = device::capped(product * a_.step.scale, a_.step.logit_cap);
+        if (a_.step.scores != nullptr) dump(team, 8 * n + 2 * (lane_ % 4) + i % 2, token, capped);
+        const float logit = a_.step.logit_cap > 0 ? capped * device::kLog2e : product * scale;
+        s[n][i] = token + 1 == context_ ? logit : gated(logit, slopes_[n][i % 2], a_.gate);
       }
     }
   }
@@ -351,7 +368,10 @@ class Attender {
   int token_ = 0;  // first row of the unit that was taken last, if it is of one piece
   bool in_slot_ = false;
   bool next_team_ = false;
+  bool stalled_ = false;
   bool exhausted_ = false;
+  int ends_ = 0;    // of teams, that were taken
+  int merged_ = 0;  // teams
   PieceReader<T, kDim> keys_;
   PieceReader<T, kDim> values_;
   float slopes_[kHeads8][2];  // β times the heads' thresholds, in log2

@@ -67,6 +67,9 @@ struct UnitQueue {
     device::wait_for(&filled[turn % kSlots], turn / kSlots & 1);
     return slots[turn % kSlots];
   }
+  __device__ bool is_filled(int turn) {
+    return device::is_past(&filled[turn % kSlots], turn / kSlots & 1);
+  }
   __device__ void empty_slot(int turn) {
     device::wait_for(&emptied[turn % kSlots], turn / kSlots & 1 ^ 1);
   }

@@ -37,6 +37,7 @@ class CaseRun {
       copies_.add_feature_copies(stream_.get());
       step_ = copies_.step(0);
     }
+    if (gpu_case.loud_rows.end > 0) make_loud(gpu_case.loud_rows);
     step_.logit_cap = gpu_case.logit_cap;
     step_.random.layer = 3;
     step_.output_type = gpu_case.output;
@@ -85,6 +86,24 @@ class CaseRun {
   }
 
  private:
+  void make_loud(const Range& rows) const {
+    constexpr float kLoud = 16;
+    const std::int64_t count = (rows.end - rows.begin) * step_.head_dim;
+    std::vector<std::byte> stored(static_cast<std::size_t>(2 * count));
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (int head = 0; head < step_.batch * step_.kv_heads; ++head) {
+      auto* first = static_cast<std::byte*>(const_cast<void*>(step_.k.data)) +
+                    2 * (head * step_.k.head_stride + rows.begin * step_.head_dim);
+      check_cuda(cudaMemcpy(stored.data(), first, stored.size(), cudaMemcpyDeviceToHost), "keys");
+      const RowsView view{stored.data(), step_.type, rows.end - rows.begin, step_.head_dim,
+                          step_.head_dim};
+      load_rows(view, 0, view.rows, view.dim, values.data());
+      for (float& value : values) value *= kLoud;
+      store_values(values.data(), count, step_.type, stored.data());
+      check_cuda(cudaMemcpy(first, stored.data(), stored.size(), cudaMemcpyHostToDevice), "keys");
+    }
+  }
+
   std::vector<std::byte> launch(const DeviceStep& step) {
     output_.fill_bytes(0xFF);
     check_cuda(cudaDeviceSynchronize(), "poisoning an output");  // was on another stream
@@ -289,6 +308,12 @@ std::vector<GpuCase> few_cases() {
           hnd({700}, 16, 1, 256),
           hnd({1000}, 5, 5, 40, kBf16, 3),
           hnd(std::vector<std::int32_t>(64, 129), 64, 32, 64)};  // 15 teams a CTA
+}
+
+GpuCase loud_chunk_case(int group, int head_dim, ElementType type) {
+  GpuCase result = hnd({5000}, 2 * group, 2, head_dim, type);
+  result.loud_rows = {1536, 2048};
+  return result;
 }
 
 CaseResult run_case(const NamedMethod& method, const GpuCase& gpu_case, const DeviceLimits& limits,

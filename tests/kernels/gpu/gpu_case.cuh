@@ -17,6 +17,7 @@ struct GpuCase {
   float logit_cap = 0;
   bool sinks = false;
   ElementType output = ElementType::kFloat32;
+  Range loud_rows = {};  // whose keys are 16 times as long (HND only)
 
   std::string text() const;  // "2 x 32/8/128 bf16 paged:16, contexts 5000+300, …"
 };
@@ -24,6 +25,8 @@ struct GpuCase {
 /// All shapes (over 60), and a few of them for variants of a method.
 std::vector<GpuCase> all_cases();
 std::vector<GpuCase> few_cases();
+/// Keys of one chunk of 8 x 64 tokens, not the first, are all that bounds of blocks let pass.
+GpuCase loud_chunk_case(int group, int head_dim, ElementType type);
 
 /// What a launch gave, beside what it should have.
 struct CaseResult {

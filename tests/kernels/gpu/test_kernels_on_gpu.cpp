@@ -147,11 +147,27 @@ TEST_CASE("kernels: ETA's blocks, chunks, gates and thresholds", "[gpu]") {
   CHECK(ran >= 12);
 }
 
+TEST_CASE("kernels: ETA where bounds let nothing pass but one chunk", "[gpu]") {
+  const std::optional<DeviceLimits> limits = limits_or_skip();
+  if (!limits) return;
+  for (const int group : {1, 4, 8, 16}) {
+    for (const int dim : {64, 128}) {
+      const ElementType type = dim == 64 ? ElementType::kFloat16 : ElementType::kBfloat16;
+      for (const char* rescue : {"on", "off"}) {
+        CHECK(check_case("eta:thresholds=union,block=64,chunk=8,density=0.05,pinned=0,rescue=" +
+                             std::string(rescue),
+                         testing::loud_chunk_case(group, dim, type), *limits, kRepeats));
+      }
+    }
+  }
+}
+
 TEST_CASE("kernels: a hundred launches give the same bytes", "[gpu]") {
-  const std::string spec = GENERATE(
-      as<std::string>{}, "dense", "topk", "santa-iid", "santa-sys", "santa-strat", "santa-prop",
-      "santa-flash", "santa-sys:implementation=fallback", "santa-prop:implementation=fallback",
-      "bernoulli-qk:k_layout=feature", "santa-sys:scores=bernoulli,k_layout=feature");
+  const std::string spec =
+      GENERATE(as<std::string>{}, "dense", "topk", "santa-iid", "santa-sys", "santa-strat",
+               "santa-prop", "santa-flash", "santa-sys:implementation=fallback",
+               "santa-prop:implementation=fallback", "bernoulli-qk:k_layout=feature",
+               "santa-sys:scores=bernoulli,k_layout=feature", "eta:thresholds=union,block=16");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   const std::vector<GpuCase> cases = testing::few_cases();
