@@ -211,6 +211,13 @@ __device__ inline float fast_exp2(float x) {
   return out;
 }
 
+/// √x, 1 ulp; for bounds that a kernel dumps.
+__device__ inline float fast_sqrt(float x) {
+  float out;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+
 /// 1 / x, 1 ulp; for weights.
 __device__ inline float fast_inverse(float x) {
   float out;

@@ -48,8 +48,8 @@ struct EtaShape {
 
   /// Each unit takes a warp long, so there are many; small rows leave room for more.
   static constexpr int kWarps =
-      D == 64 && kHeads8 == 1 ? (kLarge ? 8 : 4) : (D == 256 ? 4 : 8) / (kLarge ? 1 : 2);
-  static constexpr int kStages = D == 64 ? 4 : 2;
+      D == 64 && kHeads8 == 1 ? (kLarge ? 16 : 8) : (D == 256 ? 4 : 8) / (kLarge ? 1 : 2);
+  static constexpr int kStages = D == 64 && kHeads8 > 1 ? 4 : 2;
   static constexpr int kWorkers = kWarps * device::kWarp;
   static constexpr int kStageBytes = 2 * Tile::kBytes;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;

@@ -120,11 +120,12 @@ class Attender {
       }
       refill(stage);
       stage = next_stage(stage);
-      device::sync_workers<Shape::kWorkers>();  // the team before may still be read
+      const bool more = !kTeams && team.end < end_;
+      if (more) load_queries(a_.split.next(team));  // under way while the warps merge
+      device::sync_workers<Shape::kWorkers>();      // the team before may still be read
       merge_.merge_warps(sums_, team, sharing, launch);
-      if (kTeams || team.end >= end_) break;
+      if (!more) break;
       team = a_.split.next(team);
-      load_queries(team);
       ++merged_;
       stalled_ = false;
       for (int s = 0; s < Shape::kStages; ++s) {

@@ -5,9 +5,9 @@
 #include "kernels/device/ptx.cuh"
 #include "kernels/device/units.cuh"
 
-// How screening warps tell attending warps what to read. What becomes of a group of blocks is a
-// slot of a ring; slots follow each other in the order of the blocks, and units of 16 rows go to
-// the attending warps in turn, so that sums do not depend on who was faster.
+// How screening warps tell attending warps what to read. They take groups of blocks in turn, and
+// fill slots of a ring in the order of the blocks; units of 16 rows go to the attending warps in
+// turn, so that sums do not depend on who was faster.
 
 namespace kvsim::eta {
 
@@ -18,15 +18,17 @@ struct alignas(8) Piece {
 };
 
 inline constexpr int kUnitPieces = 4;  // blocks of at least 4 tokens
-/// A group's blocks, or those that are rescued and the tail, and what did not fill a unit before.
-inline constexpr int kSlotPieces = 24;
+/// Pieces wait for others until so many would fill a slot, if nobody waits for them.
+inline constexpr int kMostCarried = 16;
+/// What waited, a group's blocks, or those that are rescued, and the tail.
+inline constexpr int kSlotPieces = kMostCarried + 16 + kUnitPieces;
 inline constexpr int kSlots = 16;
 
 struct Slot {
   std::int32_t first_unit;  // of all that the CTA attends to
   std::int32_t units;
   std::int32_t last;  // whether the team ends with it
-  std::int32_t pieces_used;
+  std::int32_t padding;
   Piece pieces[kSlotPieces];
 };
 
@@ -35,22 +37,24 @@ struct alignas(16) StagedUnit {
   Piece pieces[kUnitPieces];
 };
 
-/// What the screening warps hand to each other from slot to slot.
+/// What the screening warps hand to each other from turn to turn.
 struct ScreeningState {
-  std::int32_t units = 0;
+  std::int32_t slot = 0;   // that is filled next
+  std::int32_t units = 0;  // in those before
   std::int32_t carried = 0;
-  Piece carry[kUnitPieces];
   // Of the first chunk, for each head: its largest bound, where, and whether it attends to any.
+  std::uint32_t attended = 0;
   float best[16];
   std::int32_t best_block[16];
-  std::uint32_t attended = 0;
-  std::int32_t padding[5];
+  Piece carry[kMostCarried];
 };
 
 template <int kConsumers>
 struct UnitQueue {
-  std::uint64_t filled[kSlots];   // barriers
-  std::uint64_t emptied[kSlots];  // barriers
+  // Barriers, each used again and again.
+  std::uint64_t filled[kSlots];
+  std::uint64_t emptied[kSlots];
+  std::uint64_t turns[kSlots];  // of screening warps, that have ended
   Slot slots[kSlots];
   ScreeningState state;
 
@@ -58,24 +62,38 @@ struct UnitQueue {
     for (int i = 0; i < kSlots; ++i) {
       device::init_barrier(&filled[i], 1);
       device::init_barrier(&emptied[i], kConsumers);
+      device::init_barrier(&turns[i], 1);
     }
-    state.units = state.carried = 0;
+    state.slot = state.units = state.carried = 0;
   }
 
-  /// Waits until slot number `turn` is filled, or, for who fills it, until all have left it.
-  __device__ Slot& filled_slot(int turn) {
-    device::wait_for(&filled[turn % kSlots], turn / kSlots & 1);
-    return slots[turn % kSlots];
+  __device__ static int place(int number) { return number % kSlots; }
+  __device__ static int parity(int number) { return number / kSlots & 1; }
+
+  /// Waits until all turns before have ended: the state is the caller's now.
+  __device__ void await_turn(int turn) {
+    if (turn > 0) device::wait_for(&turns[place(turn - 1)], parity(turn - 1));
   }
-  __device__ bool is_filled(int turn) {
-    return device::is_past(&filled[turn % kSlots], turn / kSlots & 1);
+  __device__ void end_turn(int turn) { device::arrive(&turns[place(turn)]); }
+
+  /// Waits until slot number `slot` is filled, or, for who fills it, until all have left it.
+  __device__ Slot& filled_slot(int slot) {
+    device::wait_for(&filled[place(slot)], parity(slot));
+    return slots[place(slot)];
   }
-  __device__ void empty_slot(int turn) {
-    device::wait_for(&emptied[turn % kSlots], turn / kSlots & 1 ^ 1);
+  __device__ Slot& empty_slot(int slot) {
+    device::wait_for(&emptied[place(slot)], parity(slot) ^ 1);
+    return slots[place(slot)];
   }
-  __device__ Slot& slot(int turn) { return slots[turn % kSlots]; }
-  __device__ void fill(int turn) { device::arrive(&filled[turn % kSlots]); }
-  __device__ void leave(int turn) { device::arrive(&emptied[turn % kSlots]); }
+  __device__ bool is_filled(int slot) {
+    return device::is_past(&filled[place(slot)], parity(slot));
+  }
+  /// Whether all slots before it have been left.
+  __device__ bool is_awaited(int slot) {
+    return slot == 0 || device::is_past(&emptied[place(slot - 1)], parity(slot - 1));
+  }
+  __device__ void fill(int slot) { device::arrive(&filled[place(slot)]); }
+  __device__ void leave(int slot) { device::arrive(&emptied[place(slot)]); }
 };
 
 }  // namespace kvsim::eta

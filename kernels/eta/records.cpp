@@ -60,7 +60,7 @@ std::vector<float> Records::bounds(const StepView& view, float z) const {
     const float norm = std::sqrt(norm_squared(query.data(), padded_));
 #pragma omp simd
     for (std::size_t j = 0; j < count; ++j) {
-      bounds[j] = block_bound(bounds[j], variances[j], norm, norms_[j], z, view.scale);
+      bounds[j] = block_bound(bounds[j], std::sqrt(variances[j]), norm, norms_[j], z, view.scale);
     }
   }
   if (view.logit_cap > 0) {  // monotonic, so a bound stays one

@@ -27,10 +27,10 @@ inline constexpr float kNormMargin = 1.0f + 0x1p-18f;
 /// Bytes of a block's record: centroid and spread in 16 bits, the largest norm in 32.
 constexpr std::int64_t record_bytes(int head_dim) { return 2 * head_dim * 2 + 4; }
 
-/// Bound of a block's logits (eq. 7): `dot` = q·μ, `variance` = Σ q² σ².
-KVSIM_HD inline float block_bound(float dot, float variance, float query_norm, float largest_norm,
+/// Bound of a block's logits (eq. 7): `dot` = q·μ, `deviation` = √(Σ q² σ²).
+KVSIM_HD inline float block_bound(float dot, float deviation, float query_norm, float largest_norm,
                                   float z, float scale) {
-  const float spread = std::fma(z, std::sqrt(variance), dot);
+  const float spread = std::fma(z, deviation, dot);
   const float sphere = query_norm * largest_norm;
   return scale * (spread < sphere ? spread : sphere);
 }

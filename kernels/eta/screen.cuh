@@ -169,10 +169,11 @@ class Screener {
       __syncwarp();
       copy(own, stage, (g + Shape::kScreenStages * Shape::kScreenWarps) * kRows, block_of);
       stage = stage + 1 == Shape::kScreenStages ? 0 : stage + 1;
-      await_turn(turn_ + g);
+      queue_.await_turn(turn_ + g);
       if (g == 0 || g == own_groups) clear_chunk();
       if (own.has_first && (tracked == 0 || g >= own_groups)) track(group);
-      hand_over(g < own_groups ? group.heads : 0, group.block, turn_ + g);
+      if (g < own_groups) hand_over(group);
+      end_turn(turn_ + g);
     }
     device::wait_copies<0>();
     __syncwarp();
@@ -226,8 +227,8 @@ class Screener {
       for (int i = 0; i < 4; ++i) {
         const float unit = queries_.unit[n][i % 2];
         float& bound = group.bounds[n][i];
-        bound = block_bound(bound * unit, variance[n][i] * unit * unit, queries_.norm[n][i % 2],
-                            norms[i / 2], a_.z, a_.step.scale);
+        bound = block_bound(bound * unit, device::fast_sqrt(variance[n][i]) * unit,
+                            queries_.norm[n][i % 2], norms[i / 2], a_.z, a_.step.scale);
         if (a_.step.logit_cap > 0) bound = device::capped(bound, a_.step.logit_cap);
       }
     }
@@ -285,45 +286,58 @@ class Screener {
     return own.has_first && a_.rescue && !whole ? chunk : 0;
   }
 
-  /// Waits until all slots before are filled, and this one is empty: the state is this warp's now.
-  __device__ void await_turn(int turn) {
-    queue_.empty_slot(turn);
-    if (turn > 0) queue_.filled_slot(turn - 1);
+  __device__ void end_turn(int turn) {
+    __syncwarp();
+    if (lane_ == 0) queue_.end_turn(turn);
   }
 
-  /// Queues the blocks of lanes that have heads.
-  __device__ void hand_over(std::uint32_t heads, int block, int turn) {
-    Slot& slot = queue_.slot(turn);
+  /// Queues the blocks of lanes that have heads, or leaves them to wait for others.
+  __device__ void hand_over(const Group& group) {
     ScreeningState& state = queue_.state;
-    const std::uint32_t chosen = __ballot_sync(0xffffffffu, heads != 0);
+    const std::uint32_t chosen = __ballot_sync(0xffffffffu, group.heads != 0);
+    if (chosen == 0) return;
     const int carried = state.carried;
-    if (lane_ < carried) slot.pieces[lane_] = state.carry[lane_];
-    if (heads != 0) {
+    const int pieces = carried + __popc(chosen);
+    // As many as give every attending warp a unit.
+    const int least = min(kMostCarried, max(1, Shape::kWarps * 16 >> a_.block_log2));
+    const bool wait = pieces < least && !__any_sync(0xffffffffu, queue_.is_awaited(state.slot));
+    Slot* slot = wait ? nullptr : &open_slot();
+    Piece* target = wait ? state.carry : slot->pieces;
+    if (group.heads != 0) {
       const int rank = __popc(chosen & ((1u << lane_) - 1));
-      slot.pieces[carried + rank] = {block << a_.block_log2, heads};
+      target[carried + rank] = {group.block << a_.block_log2, group.heads};
     }
     __syncwarp();
-    finish(slot, turn, carried + __popc(chosen), false);
+    if (!wait) return fill(*slot, pieces, false);
+    if (lane_ == 0) state.carried = pieces;
+    __syncwarp();
+  }
+
+  /// The next slot, with the pieces that waited.
+  __device__ Slot& open_slot() {
+    const ScreeningState& state = queue_.state;
+    Slot& slot = queue_.empty_slot(state.slot);
+    if (lane_ < state.carried) slot.pieces[lane_] = state.carry[lane_];
+    return slot;
   }
 
   /// Publishes a slot with so many pieces; what does not fill a unit is left for the next one.
-  __device__ void finish(Slot& slot, int turn, int pieces, bool last) {
+  __device__ void fill(Slot& slot, int pieces, bool last) {
     ScreeningState& state = queue_.state;
     const int unit_pieces_log2 = max(4 - a_.block_log2, 0);
-    const int piece_units_log2 = max(a_.block_log2 - 4, 0);
     const int whole = pieces >> unit_pieces_log2;
     const int rest = pieces - (whole << unit_pieces_log2);
     if (lane_ < rest) state.carry[lane_] = slot.pieces[(whole << unit_pieces_log2) + lane_];
     if (lane_ == 0) {
-      const int units = whole << piece_units_log2;
       slot.first_unit = state.units;
-      slot.units = units;
+      slot.units = whole << max(a_.block_log2 - 4, 0);
       slot.last = last ? 1 : 0;
-      state.units += units;
+      state.units += slot.units;
       state.carried = rest;
     }
     __syncwarp();
-    if (lane_ == 0) queue_.fill(turn);
+    if (lane_ == 0) queue_.fill(state.slot++);
+    __syncwarp();
   }
 
   __device__ void clear_chunk() {
@@ -375,13 +389,11 @@ class Screener {
     }
   }
 
-  /// The team's last slot: blocks that are rescued, and the tail.
+  /// The team's last slot: what waited, blocks that are rescued, and the tail.
   __device__ void close(const OwnBlocks& own) {
-    await_turn(turn_);
-    Slot& slot = queue_.slot(turn_);
-    ScreeningState& state = queue_.state;
-    int pieces = state.carried;
-    if (lane_ < pieces) slot.pieces[lane_] = state.carry[lane_];
+    queue_.await_turn(turn_);
+    Slot& slot = open_slot();
+    int pieces = queue_.state.carried;
     __syncwarp();
     if (own.has_first && a_.rescue && own.full > 0) pieces = rescue(slot, pieces);
     if (own.has_tail && own.context > own.full << a_.block_log2) {
@@ -390,9 +402,10 @@ class Screener {
     }
     const int unit_pieces = 1 << max(4 - a_.block_log2, 0);
     const int padded = (pieces + unit_pieces - 1) / unit_pieces * unit_pieces;
-    if (lane_ >= pieces && lane_ < padded) slot.pieces[lane_] = {};
+    if (lane_ < padded - pieces) slot.pieces[pieces + lane_] = {};
     __syncwarp();
-    finish(slot, turn_, padded, true);
+    fill(slot, padded, true);
+    end_turn(turn_);
   }
 
   /// Heads that attend to no block of the first chunk take the one of their largest bound there.
