@@ -25,7 +25,9 @@ double key(const StepView& view, std::int64_t row, int c) {
 
 /// Whether `stored` is `value` rounded to float16: float32 sums may move a tie.
 bool rounds_to(float stored, double value) {
-  const double ulp = std::max(std::ldexp(1.0, std::ilogb(value) - 10), 0x1p-24);
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  const double ulp = std::max(std::ldexp(1.0, exponent - 11), 0x1p-24);
   return fp16_to_float(float_to_fp16(stored)) == stored &&
          std::abs(stored - value) <= 0.5001 * ulp + 2e-6 * std::abs(value);
 }
