@@ -49,14 +49,15 @@ struct EtaShape {
   /// Each unit takes a warp long, so there are many; small rows leave room for more.
   static constexpr int kWarps =
       D == 64 && kHeads8 == 1 ? (kLarge ? 16 : 8) : (D == 256 ? 4 : 8) / (kLarge ? 1 : 2);
-  static constexpr int kStages = D == 64 && kHeads8 > 1 ? 4 : 2;
+  static constexpr int kStages = kHeads8 == 1 ? 2 : (D == 64 ? 4 : (D == 256 ? 1 : 2));
   static constexpr int kWorkers = kWarps * device::kWarp;
   static constexpr int kStageBytes = 2 * Tile::kBytes;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
 
-  /// 32 KB of records are under way, or 16 where that is too much beside the rest.
-  static constexpr int kScreenBytes = 2 * Tile::kBytes;  // of a stage: centroids and spreads
-  static constexpr int kScreenStages = D == 256 && kHeads8 > 1 ? 1 : 2;
+  /// Each of them has two tiles of records: 32 KB are under way, or less where that is too much
+  /// beside the rest.
+  static constexpr int kScreenBytes = 2 * Tile::kBytes;  // of a tile: centroids and spreads
+  static constexpr int kScreenStages = 2;
   static constexpr int kScreenWarps =
       D == 64 ? (kLarge ? 4 : 2) : (D == 128 && kHeads8 == 1 ? 2 : 1);
   static constexpr int kScreenRing = kScreenWarps * kScreenStages * kScreenBytes;
@@ -76,36 +77,40 @@ struct EtaShape {
   static_assert(kQueue % 16 == 0 && kStaged % 16 == 0);
 };
 
-/// A team's blocks that are this CTA's own, in the order in which it screens them.
+/// Blocks of a sequence, numbered in the order in which they are screened.
+struct BlockRun {
+  int first;   // block number 0
+  int skip;    // blocks of others between two shares
+  int shares;  // blocks of a share, log2
+  int count;
+
+  __device__ int block(int i) const { return first + i + (i >> shares) * skip; }
+};
+
+/// A team's blocks that are this CTA's own.
 struct OwnBlocks {
   TeamSplit::Team team;
   int context;
-  int full;         // blocks of the sequence
-  int first_share;  // kShareTokens from the beginning of the sequence
-  int step;         // from one share to the next
-  int count;        // full blocks
-  int shares;       // blocks of one, log2
-  bool has_first;   // of the sequence
-  bool has_tail;    // the rows behind its last full block
+  int full;        // blocks of the sequence
+  BlockRun run;    // of these, the CTA's
+  bool has_first;  // of the sequence
+  bool has_tail;   // the rows behind its last full block
 
   template <bool kTeams>
   __device__ OwnBlocks(const EtaArguments& a, const device::UnitStream<kTeams>& units)
       : team(units.team),
         context(device::context_of<kTeams>(a.step, team.sequence)),
-        full(context >> a.block_log2),
-        first_share(units.position - team.begin),
-        step(units.step),
-        shares(8 - a.block_log2),
-        has_first(first_share == 0) {
+        full(context >> a.block_log2) {
+    const int first_share = units.position - team.begin;
     const int stop = min(team.end, units.end);
-    const int own = (stop - units.position + step - 1) / step;
-    const int last = first_share + (own - 1) * step;
-    count = own > 0 ? (own << shares) - max(((last + 1) << shares) - full, 0) : 0;
+    const int own = max((stop - units.position + units.step - 1) / units.step, 0);
+    const int last = first_share + (own - 1) * units.step;
+    const int shares = 8 - a.block_log2;
+    const int past_end = max(((last + 1) << shares) - full, 0);
+    run = {first_share << shares, (units.step - 1) << shares, shares,
+           own > 0 ? max((own << shares) - past_end, 0) : 0};
+    has_first = own > 0 && first_share == 0;
     has_tail = own > 0 && last == team.end - team.begin - 1;
-  }
-
-  __device__ int block(int i) const {
-    return ((first_share + (i >> shares) * step) << shares) + (i & ((1 << shares) - 1));
   }
 };
 

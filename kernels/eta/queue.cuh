@@ -20,8 +20,8 @@ struct alignas(8) Piece {
 inline constexpr int kUnitPieces = 4;  // blocks of at least 4 tokens
 /// Pieces wait for others until so many would fill a slot, if nobody waits for them.
 inline constexpr int kMostCarried = 16;
-/// What waited, a group's blocks, or those that are rescued, and the tail.
-inline constexpr int kSlotPieces = kMostCarried + 16 + kUnitPieces;
+/// What waited, the blocks of a turn, or those that are rescued, and the tail.
+inline constexpr int kSlotPieces = kMostCarried + 32 + kUnitPieces;
 inline constexpr int kSlots = 16;
 
 struct Slot {

@@ -137,87 +137,97 @@ class Screener {
  private:
   static constexpr int kRows = kScreenedAtOnce;
 
-  /// What 16 blocks came to: bounds as device::score_unit lays scores out, and for lanes below 16
-  /// the block of their row (-1: none) and the heads that take it.
-  struct Group {
-    float bounds[kHeads8][4];
+  /// What a tile of 16 blocks came to, as device::score_unit lays scores out.
+  using Bounds = float[kHeads8][4];
+
+  /// Two tiles of blocks: lane l has number begin + l, -1 if there is none, and the heads that take
+  /// it.
+  struct Pair {
     int block;
     std::uint32_t heads;
   };
 
   __device__ void screen(const OwnBlocks& own) {
     queries_.load(a_, own.team, lane_);
-    const int own_groups = (own.count + kRows - 1) / kRows;
+    const std::int64_t record =
+        std::int64_t{own.team.sequence * a_.step.kv_heads + own.team.kv_head} * a_.records.capacity;
+    norms_from_ = a_.records.norms + record;
+    rows_from_ = a_.records.rows + record * 2 * a_.step.head_dim + lane_ % Tile::kChunks * 8;
     const int tracked = blocks_to_track(own);
-    const int groups = own_groups + (tracked + kRows - 1) / kRows;
-    const auto block_of = [&](int i) {
-      if (i < own_groups * kRows) return i < own.count ? own.block(i) : -1;
-      return i - own_groups * kRows < tracked ? i - own_groups * kRows : -1;
-    };
-    const int first =
-        (warp_ - turn_ % Shape::kScreenWarps + Shape::kScreenWarps) % Shape::kScreenWarps;
-    int stage = 0;
-#pragma unroll 1
-    for (int s = 0; s < Shape::kScreenStages; ++s) {
-      copy(own, s, (first + s * Shape::kScreenWarps) * kRows, block_of);
-    }
-#pragma unroll 1
-    for (int g = first; g < groups; g += Shape::kScreenWarps) {
-      device::wait_copies<Shape::kScreenStages - 1>();
-      __syncwarp();
-      const Group group = bound(own, stage, g * kRows, block_of);
-      __syncwarp();
-      copy(own, stage, (g + Shape::kScreenStages * Shape::kScreenWarps) * kRows, block_of);
-      stage = stage + 1 == Shape::kScreenStages ? 0 : stage + 1;
-      queue_.await_turn(turn_ + g);
-      if (g == 0 || g == own_groups) clear_chunk();
-      if (own.has_first && (tracked == 0 || g >= own_groups)) track(group);
-      if (g < own_groups) hand_over(group);
-      end_turn(turn_ + g);
-    }
-    device::wait_copies<0>();
-    __syncwarp();
-    turn_ += groups;
+    screen_run(own, own.run, /*track=*/own.has_first && tracked == 0, /*takes=*/true);
+    if (tracked > 0) screen_run(own, {0, 0, 0, tracked}, /*track=*/true, /*takes=*/false);
     if (turn_ % Shape::kScreenWarps == warp_) close(own);
     ++turn_;
   }
 
-  /// Starts the copies of the records of blocks block_of(begin) and on.
-  template <typename BlockOf>
-  __device__ void copy(const OwnBlocks& own, int stage, int begin, const BlockOf& block_of) const {
-    const std::int64_t first =
-        std::int64_t{own.team.sequence * a_.step.kv_heads + own.team.kv_head} * a_.records.capacity;
+  /// All blocks of a run: each warp takes two tiles at a turn.
+  __device__ void screen_run(const OwnBlocks& own, const BlockRun& run, bool tracks, bool takes) {
+    constexpr int kStep = 2 * kRows * Shape::kScreenWarps;
+    const int turns = (run.count + 2 * kRows - 1) / (2 * kRows);
+    const int first =
+        (warp_ - turn_ % Shape::kScreenWarps + Shape::kScreenWarps) % Shape::kScreenWarps;
+    copy(run, 0, first * 2 * kRows);
+    copy(run, 1, first * 2 * kRows + kRows);
+#pragma unroll 1
+    for (int t = first; t < turns; t += Shape::kScreenWarps) {
+      const int begin = t * 2 * kRows;
+      Bounds bounds[2];
+      Pair pair;
+      pair.block = begin + lane_ < run.count ? run.block(begin + lane_) : -1;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        device::wait_copies<1>();
+        __syncwarp();
+        bound(bounds[half], half);
+        const std::uint32_t heads = heads_of(bounds[half]);
+        if (lane_ / kRows == half) pair.heads = heads;
+        __syncwarp();
+        copy(run, half, begin + kStep + half * kRows);
+        if (a_.step.bounds != nullptr) dump(own, bounds[half], pair.block, half);
+      }
+      if (is_pinned(pair.block, own.full, a_.pinned)) pair.heads = all_heads_;
+      if (pair.block < 0) pair.heads = 0;
+      queue_.await_turn(turn_ + t);
+      if (t == 0) clear_chunk();
+      if (tracks) track(bounds, pair);
+      if (takes) hand_over(pair);
+      end_turn(turn_ + t);
+    }
+    device::wait_copies<0>();
+    __syncwarp();
+    turn_ += turns;
+  }
+
+  /// Starts the copies of the records of a run's blocks number `begin` and on.
+  __device__ void copy(const BlockRun& run, int stage, int begin) const {
     const std::uint32_t tile = tiles_ + stage * Shape::kScreenBytes;
-    const int column = lane_ % Tile::kChunks * 8;
     const std::uint64_t policy = device::evict_first_policy();
+    const bool inside = lane_ % Tile::kChunks * 8 < a_.step.head_dim;
 #pragma unroll
     for (int i = 0; i < kRows / Tile::kRowsAtOnce; ++i) {
       const int row = lane_ / Tile::kChunks + i * Tile::kRowsAtOnce;
-      const int block = block_of(begin + row);
       const std::uint32_t target = tile + Tile::offset(row, lane_ % Tile::kChunks);
-      const __half* source = a_.records.rows + (first + max(block, 0)) * 2 * a_.step.head_dim;
-      if (block >= 0 && column < a_.step.head_dim) {
-        device::copy_async16(target, source + column, policy);
-        device::copy_async16(target + Tile::kBytes, source + a_.step.head_dim + column, policy);
+      if (begin + row < run.count && inside) {
+        const __half* source =
+            rows_from_ + std::int64_t{run.block(begin + row)} * (2 * a_.step.head_dim);
+        device::copy_async16(target, source, policy);
+        device::copy_async16(target + Tile::kBytes, source + a_.step.head_dim, policy);
       } else {
-        device::copy_async16_or_zero(target, source, false);
-        device::copy_async16_or_zero(target + Tile::kBytes, source, false);
+        device::copy_async16_or_zero(target, a_.records.rows, false);
+        device::copy_async16_or_zero(target + Tile::kBytes, a_.records.rows, false);
       }
     }
-    if (lane_ < kRows) {
-      const int block = block_of(begin + lane_);
+    if (lane_ < kRows && begin + lane_ < run.count) {
       device::copy_async4(device::shared_address(norms_ + stage * kRows + lane_),
-                          a_.records.norms + first + max(block, 0));
+                          norms_from_ + run.block(begin + lane_));
     }
     device::commit_copies();
   }
 
-  template <typename BlockOf>
-  __device__ Group bound(const OwnBlocks& own, int stage, int begin, const BlockOf& block_of) {
+  __device__ void bound(Bounds& bounds, int stage) const {
     const std::uint32_t tile = tiles_ + stage * Shape::kScreenBytes;
-    float variance[kHeads8][4];
-    Group group;
-    device::score_unit<__half, Shape::kDim, kHeads8>(group.bounds, tile, queries_.q, lane_);
+    Bounds variance;
+    device::score_unit<__half, Shape::kDim, kHeads8>(bounds, tile, queries_.q, lane_);
     square_unit<Shape::kDim, kHeads8>(variance, tile + Tile::kBytes, queries_.squares, lane_);
     const float norms[2] = {norms_[stage * kRows + lane_ / 4],
                             norms_[stage * kRows + lane_ / 4 + 8]};
@@ -226,25 +236,15 @@ class Screener {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float unit = queries_.unit[n][i % 2];
-        float& bound = group.bounds[n][i];
-        bound = block_bound(bound * unit, device::fast_sqrt(variance[n][i]) * unit,
-                            queries_.norm[n][i % 2], norms[i / 2], a_.z, a_.step.scale);
-        if (a_.step.logit_cap > 0) bound = device::capped(bound, a_.step.logit_cap);
+        bounds[n][i] = block_bound(bounds[n][i] * unit, device::fast_sqrt(variance[n][i]) * unit,
+                                   queries_.norm[n][i % 2], norms[i / 2], a_.z, a_.step.scale);
+        if (a_.step.logit_cap > 0) bounds[n][i] = device::capped(bounds[n][i], a_.step.logit_cap);
       }
     }
-    group.block = lane_ < kRows ? block_of(begin + lane_) : -1;
-    group.heads = heads_of(group);
-    if (group.block < 0) {
-      group.heads = 0;
-    } else if (is_pinned(group.block, own.full, a_.pinned)) {
-      group.heads = all_heads_;
-    }
-    if (a_.step.bounds != nullptr) dump(own, group, begin, block_of);
-    return group;
   }
 
-  /// For the block of row `lane`, below 16, the heads whose bound passes.
-  __device__ std::uint32_t heads_of(const Group& group) const {
+  /// For the block of row `lane` % 16, the heads whose bound passes.
+  __device__ std::uint32_t heads_of(const Bounds& bounds) const {
     std::uint32_t heads = 0;
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
@@ -252,9 +252,8 @@ class Screener {
       for (int i = 0; i < 4; ++i) {
         // Bit 4 r + c: row r (of the second eight for i above 1), head 8 n + 2 c + i % 2.
         const std::uint32_t passed =
-            __ballot_sync(0xffffffffu, passes(group.bounds[n][i], queries_.threshold[n][i % 2]));
-        if (lane_ / 8 % 2 != i / 2) continue;
-        const std::uint32_t own = passed >> (4 * (lane_ % 8));
+            __ballot_sync(0xffffffffu, passes(bounds[n][i], queries_.threshold[n][i % 2]));
+        const std::uint32_t own = lane_ / 8 % 2 == i / 2 ? passed >> (4 * (lane_ % 8)) : 0;
         const std::uint32_t apart = (own & 1) | (own & 2) << 1 | (own & 4) << 2 | (own & 8) << 3;
         heads |= apart << (8 * n + i % 2);
       }
@@ -262,18 +261,18 @@ class Screener {
     return heads & all_heads_;
   }
 
-  template <typename BlockOf>
-  __device__ void dump(const OwnBlocks& own, const Group& group, int begin,
-                       const BlockOf& block_of) const {
+  __device__ void dump(const OwnBlocks& own, const Bounds& bounds, int block_of_lane,
+                       int half) const {
     const std::int64_t first = device::first_head(a_.step, a_.group, own.team);
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int head = 8 * n + 2 * (lane_ % 4) + i % 2;
-        const int block = block_of(begin + lane_ / 4 + 8 * (i / 2));
+        const int block =
+            __shfl_sync(0xffffffffu, block_of_lane, kRows * half + lane_ / 4 + 8 * (i / 2));
         if (head >= a_.group || block < 0) continue;
-        a_.step.bounds[(first + head) * a_.step.bound_stride + block] = group.bounds[n][i];
+        a_.step.bounds[(first + head) * a_.step.bound_stride + block] = bounds[n][i];
       }
     }
   }
@@ -282,7 +281,7 @@ class Screener {
   /// of its blocks, it bounds all of them once more.
   __device__ int blocks_to_track(const OwnBlocks& own) const {
     const int chunk = min(a_.chunk, own.full);
-    const bool whole = own.step == 1 && own.count >= chunk;
+    const bool whole = own.run.skip == 0 && own.run.count >= chunk;
     return own.has_first && a_.rescue && !whole ? chunk : 0;
   }
 
@@ -292,9 +291,9 @@ class Screener {
   }
 
   /// Queues the blocks of lanes that have heads, or leaves them to wait for others.
-  __device__ void hand_over(const Group& group) {
+  __device__ void hand_over(const Pair& pair) {
     ScreeningState& state = queue_.state;
-    const std::uint32_t chosen = __ballot_sync(0xffffffffu, group.heads != 0);
+    const std::uint32_t chosen = __ballot_sync(0xffffffffu, pair.heads != 0);
     if (chosen == 0) return;
     const int carried = state.carried;
     const int pieces = carried + __popc(chosen);
@@ -303,9 +302,9 @@ class Screener {
     const bool wait = pieces < least && !__any_sync(0xffffffffu, queue_.is_awaited(state.slot));
     Slot* slot = wait ? nullptr : &open_slot();
     Piece* target = wait ? state.carry : slot->pieces;
-    if (group.heads != 0) {
+    if (pair.heads != 0) {
       const int rank = __popc(chosen & ((1u << lane_) - 1));
-      target[carried + rank] = {group.block << a_.block_log2, group.heads};
+      target[carried + rank] = {pair.block << a_.block_log2, pair.heads};
     }
     __syncwarp();
     if (!wait) return fill(*slot, pieces, false);
@@ -347,12 +346,12 @@ class Screener {
     __syncwarp();
   }
 
-  /// Keeps what the rescue of the first chunk will ask for: groups come in the order of blocks.
-  __device__ void track(const Group& group) {
-    const bool inside = group.block >= 0 && group.block < a_.chunk;
+  /// Keeps what the rescue of the first chunk will ask for: turns come in the order of blocks.
+  __device__ void track(const Bounds (&bounds)[2], const Pair& pair) {
+    const bool inside = pair.block >= 0 && pair.block < a_.chunk;
     if (!__any_sync(0xffffffffu, inside)) return;
     ScreeningState& state = queue_.state;
-    const std::uint32_t taken = __reduce_or_sync(0xffffffffu, inside ? group.heads : 0);
+    const std::uint32_t taken = __reduce_or_sync(0xffffffffu, inside ? pair.heads : 0);
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
@@ -360,9 +359,9 @@ class Screener {
         float best = -INFINITY;
         int at = 0x7fffffff;
 #pragma unroll
-        for (int second = 0; second < 2; ++second) {
-          const int block = __shfl_sync(0xffffffffu, group.block, lane_ / 4 + 8 * second);
-          const float bound = group.bounds[n][2 * second + h];
+        for (int eight = 0; eight < 4; ++eight) {
+          const int block = __shfl_sync(0xffffffffu, pair.block, lane_ / 4 + 8 * eight);
+          const float bound = bounds[eight / 2][n][2 * (eight % 2) + h];
           if (block >= 0 && block < a_.chunk) keep_larger(best, at, bound, block);
         }
 #pragma unroll
@@ -429,8 +428,10 @@ class Screener {
   Queue& queue_;
   int warp_;
   int lane_;
-  std::uint32_t tiles_;  // stages of centroids and spreads
-  float* norms_;         // [stages, 16]
+  std::uint32_t tiles_;                // stages of centroids and spreads
+  float* norms_;                       // [stages, 16]
+  const __half* rows_from_ = nullptr;  // of the team, this lane's first chunk
+  const float* norms_from_ = nullptr;
   std::uint32_t all_heads_;
   int turn_ = 0;  // slots filled before this team's
   ScreeningQueries<T, Shape::kDim, kHeads8> queries_;
