@@ -120,8 +120,7 @@ class EtaKernel : public Kernel {
 
  private:
   static TeamSplit split(const DeviceStep& step, const DeviceLimits& limits) {
-    return plan_teams(contexts_of(step), step.kv_heads, kSplitUnit,
-                      most_ctas(step.batch * step.kv_heads, limits.sms));
+    return plan_teams(contexts_of(step), step.kv_heads, kSplitUnit, limits.sms);
   }
 
   static std::pair<device::Partials, std::size_t> layout(const DeviceStep& step,
