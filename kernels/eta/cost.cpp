@@ -126,9 +126,9 @@ Work Cost::published(const Shape& shape, const Statistics& s, const DeviceLimits
 
 }  // namespace
 
-std::unique_ptr<Implementation> make_cost(const std::string& implementation, int block,
-                                          const BlockRule& rule, Gate gate) {
-  return std::make_unique<Cost>(implementation == "published", block, rule, gate);
+std::unique_ptr<Implementation> make_cost(bool published, int block, const BlockRule& rule,
+                                          Gate gate) {
+  return std::make_unique<Cost>(published, block, rule, gate);
 }
 
 }  // namespace kvsim::eta

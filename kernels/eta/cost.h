@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "kernels/eta/blocks.h"
 #include "kernels/eta/rule.h"
@@ -9,9 +8,9 @@
 
 namespace kvsim::eta {
 
-/// "ours": one persistent launch that screens and attends, whose CTAs exchange partial results;
-/// "published": a CTA to each chunk, and a second launch that adds chunks up (algorithm 4).
-std::unique_ptr<Implementation> make_cost(const std::string& implementation, int block,
-                                          const BlockRule& rule, Gate gate);
+/// Ours: one persistent launch that screens and attends, whose CTAs exchange partial results;
+/// published: a CTA to each chunk, and a second launch that adds chunks up (algorithm 4).
+std::unique_ptr<Implementation> make_cost(bool published, int block, const BlockRule& rule,
+                                          Gate gate);
 
 }  // namespace kvsim::eta

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "core/error.h"
 #include "kernels/dense/softmax.h"
@@ -12,63 +11,12 @@
 #include "kernels/eta/cost.h"
 #include "kernels/eta/records.h"
 #include "kernels/eta/rule.h"
+#include "kernels/eta/settings.h"
 #include "kernels/eta/thresholds.h"
 #include "kernels/method.h"
 
 namespace kvsim::eta {
 namespace {
-
-enum class Source { kAuto, kLearned, kCalibrated, kUnion };
-
-struct Settings {
-  explicit Settings(const Parameters& p);
-
-  int block;
-  BlockRule rule;
-  float shift;
-  float z;
-  Spread spread;
-  Gate gate;
-  Source source;
-  double density;
-
-  bool is_token_exact() const { return block == 1; }
-  std::int64_t full_blocks(std::int64_t rows) const { return rows / block; }
-};
-
-/// Which of a choice's words was given.
-template <typename T>
-T word(const Parameters& p, const std::string& key,
-       std::initializer_list<std::pair<std::string_view, T>> words) {
-  const std::string& given = p.choice(key);
-  for (const auto& [text, value] : words) {
-    if (text == given) return value;
-  }
-  fail<UsageError>("{}: {}={}", p.method(), key, given);
-}
-
-Settings::Settings(const Parameters& p)
-    : block(static_cast<int>(p.integer("block", 1, 128))),
-      rule{.pinned = static_cast<int>(p.integer("pinned", 0, 1 << 20)),
-           .chunk = p.integer("chunk", 1, 1 << 20),
-           .rescue = p.choice("rescue") == "on"},
-      shift(static_cast<float>(p.real("shift", -1000, 1000))),
-      z(static_cast<float>(p.real("z", 0, 1000))),
-      spread(p.choice("spread") == "flat" ? Spread::kFlat : Spread::kEnvelope),
-      gate(word<Gate>(p, "gate",
-                      {{"multiplicative", Gate::kMultiplicative},
-                       {"additive", Gate::kAdditive},
-                       {"none", Gate::kNone}})),
-      source(word<Source>(p, "thresholds",
-                          {{"auto", Source::kAuto},
-                           {"learned", Source::kLearned},
-                           {"calibrated", Source::kCalibrated},
-                           {"union", Source::kUnion}})),
-      density(p.real("density", 1e-4, 1)) {
-  if (!std::has_single_bit(static_cast<unsigned>(block))) {
-    fail<UsageError>("{}: block={}, expected a power of two from 1 to 128", p.method(), block);
-  }
-}
 
 class EtaState : public State {
  public:
@@ -116,8 +64,7 @@ class Eta : public Method {
  public:
   explicit Eta(const Parameters& parameters)
       : settings_(parameters),
-        cost_(make_cost(parameters.choice("implementation"), settings_.block, settings_.rule,
-                        settings_.gate)) {}
+        cost_(make_cost(settings_.published, settings_.block, settings_.rule, settings_.gate)) {}
 
   std::unique_ptr<State> prepare(const CacheView& prompt) const override {
     auto state = std::make_unique<EtaState>(settings_, prompt);
@@ -155,6 +102,11 @@ std::vector<float> Eta::block_thresholds(const StepView& view, const State* stat
   const auto* own = static_cast<const EtaState*>(state);
   std::vector<float> thresholds;
   if (settings_.source == Source::kUnion) {
+    std::vector<float> of_records;  // as `select` would take them
+    if (bounds.empty()) {
+      const bool scores = settings_.is_token_exact();
+      bounds = of_records = own_bounds(view, scores ? score(view, own) : Scores{}, own);
+    }
     const auto blocks = static_cast<std::int64_t>(bounds.size()) / view.group;
     thresholds = union_thresholds(bounds, view.group, blocks, settings_.density);
   } else if (uses_learned(view)) {
@@ -217,10 +169,10 @@ Selection Eta::select(const StepView& view, const Scores& scores, State* state) 
   if (screening.thresholds.empty()) {
     screening.bounds = own_bounds(view, scores, own);
     screening.thresholds = block_thresholds(view, own, screening.bounds);
-    if (own != nullptr) {
-      own->learned = uses_learned(view);
-      own->trained = has_learned(view.learned);
-    }
+  }
+  if (own != nullptr) {
+    own->learned = uses_learned(view);
+    own->trained = has_learned(view.learned);
   }
   const auto full = static_cast<std::size_t>(settings_.full_blocks(view.rows()));
   const std::span<const float> bounds = screening.bounds;

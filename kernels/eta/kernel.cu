@@ -13,6 +13,7 @@
 #include "kernels/eta/attend.cuh"
 #include "kernels/eta/build_records.cuh"
 #include "kernels/eta/screen.cuh"
+#include "kernels/eta/settings.h"
 
 namespace kvsim::eta {
 namespace {
@@ -30,30 +31,6 @@ __global__ void __launch_bounds__(EtaShape<D, kHeads8, kLarge>::kThreads, 1)
     Attender<T, Shape, kTeams>(arguments, shared).run(arguments.partials.launches.read());
   }
 }
-
-/// What the kernel needs to know of the method's parameters.
-struct EtaParameters {
-  explicit EtaParameters(const Parameters& p)
-      : published(p.choice("implementation") == "published"),
-        block(static_cast<int>(p.integer("block", 1, 128))),
-        chunk(static_cast<int>(p.integer("chunk", 1, 1 << 20))),
-        pinned(static_cast<int>(p.integer("pinned", 0, 1 << 20))),
-        z(static_cast<float>(p.real("z", 0, 1000))),
-        spread(p.choice("spread") == "flat" ? Spread::kFlat : Spread::kEnvelope),
-        gate(p.choice("gate") == "none"       ? Gate::kNone
-             : p.choice("gate") == "additive" ? Gate::kAdditive
-                                              : Gate::kMultiplicative),
-        rescue(p.choice("rescue") == "on") {}
-
-  bool published;
-  int block;
-  int chunk;
-  int pinned;
-  float z;
-  Spread spread;
-  Gate gate;
-  bool rescue;
-};
 
 class EtaKernel : public Kernel {
  public:
@@ -98,11 +75,11 @@ class EtaKernel : public Kernel {
     a.partials = layout(step, limits, workspace).first;
     a.group = step.group();
     a.block_log2 = std::countr_zero(static_cast<unsigned>(own_.block));
-    a.chunk = own_.chunk;
-    a.pinned = own_.pinned;
+    a.chunk = static_cast<std::int32_t>(own_.rule.chunk);
+    a.pinned = own_.rule.pinned;
     a.z = own_.z;
     a.gate = own_.gate;
-    a.rescue = own_.rescue;
+    a.rescue = own_.rule.rescue;
     a.records = const_records(step);
     a.split = split(step, limits);
     a.step = step;
@@ -148,7 +125,7 @@ class EtaKernel : public Kernel {
     return {tables.rows, tables.norms, tables.capacity};
   }
 
-  EtaParameters own_;
+  Settings own_;
 };
 
 KVSIM_REGISTER_KERNEL("eta", KernelInfo{.make = [](const Parameters& p) {
