@@ -86,24 +86,34 @@ class Uploader {
   std::size_t next_ = 0;
 };
 
-/// Where a launch writes, on the GPU and, once it is done, on the host.
+/// What a launch reads of its own and where it writes, on the GPU and, once it is done, on the
+/// host.
 struct Slot {
-  Slot(std::size_t outputs, std::size_t most_dumped)
+  Slot(std::size_t outputs, std::size_t most_dumped, std::size_t heads, std::size_t most_bounds)
       : output(outputs),
         scores(most_dumped),
         counts(most_dumped),
+        thresholds(heads),
+        bounds(most_bounds),
         host_output(outputs),
         host_scores(most_dumped),
-        host_counts(most_dumped) {}
+        host_counts(most_dumped),
+        host_thresholds(heads),
+        host_bounds(most_bounds) {}
 
   DeviceBuffer<float> output;
   DeviceBuffer<float> scores;
   DeviceBuffer<std::uint32_t> counts;
+  DeviceBuffer<float> thresholds;  // what it reads
+  DeviceBuffer<float> bounds;
   PinnedBuffer<float> host_output;
   PinnedBuffer<float> host_scores;
   PinnedBuffer<std::uint32_t> host_counts;
+  PinnedBuffer<float> host_thresholds;
+  PinnedBuffer<float> host_bounds;
   Event done;
-  std::size_t dumped = 0;  // elements of the last launch's dumps
+  std::size_t dumped = 0;   // elements of the last launch's dumps
+  std::size_t bounded = 0;  // of its bounds
 };
 
 /// One of the copies of a layer that timed calls read in turn.
@@ -113,10 +123,28 @@ struct TimedCopy {
   FeatureMajorKeys k_by_feature = {};  // of the rows that are timed
 };
 
+/// Those of some steps that timed calls take in turn.
+struct TimedSteps {
+  explicit TimedSteps(std::span<const std::int64_t> all)
+      : steps(all), stride(all.size() / kMostTimedSteps + 1) {}
+  std::size_t count() const { return (steps.size() + stride - 1) / stride; }
+  std::size_t index(std::size_t call) const { return call % count() * stride; }
+
+  std::span<const std::int64_t> steps;
+  std::size_t stride;
+};
+
+/// What timed calls of a method that screens blocks read beside K and V.
+struct TimedScreening {
+  std::vector<DeviceBuffer<std::byte>> prepared;  // of each copy
+  DeviceBuffer<float> thresholds;                 // [steps, q_heads]
+};
+
 struct MethodOnGpu {
   std::unique_ptr<Kernel> kernel;
   DeviceBuffer<std::byte> workspace;
-  FeatureCopy features = {};  // for kernels that want one: of a launch's rows
+  FeatureCopy features = {};              // for kernels that want one: of a launch's rows
+  DeviceBuffer<std::byte> prepared = {};  // by kernels that screen blocks: of a launch's rows
 };
 
 class LayerOnGpu : public GpuLayer {
@@ -127,7 +155,7 @@ class LayerOnGpu : public GpuLayer {
   void enqueue(const GpuLaunch& launch) override;
   GpuOutput take() override;
   std::vector<Estimate> times(const GpuLaunch& launch, std::span<const std::int64_t> steps,
-                              bool cold) override;
+                              const StepThresholds& thresholds, bool cold) override;
 
  private:
   /// Bytes of K, V and the queries of a step.
@@ -140,6 +168,7 @@ class LayerOnGpu : public GpuLayer {
   std::size_t outputs() const { return query_bytes() / 2; }
 
   DeviceStep step_of(const GpuLaunch& launch) const;
+  DeviceStep step_of(const GpuLaunch& launch, const TimedCopy& copy) const;
   void add_method(const NamedMethod& method);
   FeatureCopy features_for_steps() const {
     return {1, input_.kv_heads, input_.head_dim, input_.most_rows};
@@ -147,13 +176,20 @@ class LayerOnGpu : public GpuLayer {
   /// Grows the method's workspace to what the step takes.
   void reserve(MethodOnGpu& method, const DeviceStep& step) const;
   void upload_all();
+  /// Prepares the rows of a step for a kernel that screens their blocks.
+  void prepare(const Kernel& kernel, DeviceStep& step, std::byte* prepared) const;
+  void attach_screening(const MethodOnGpu& method, const GpuLaunch& launch, Slot& slot,
+                        DeviceStep& step) const;
   /// For times(): the K or V of another copy; and what the copies' kernels want of K.
   const std::byte* add_copy(std::vector<DeviceBuffer<std::byte>>& owned,
                             const DeviceBuffer<std::byte>& original) const;
   std::vector<FeatureCopy> add_feature_copies(const GpuLaunch& launch,
                                               std::span<TimedCopy> copies) const;
-  CallGraph graph_of(MethodOnGpu& method, const GpuLaunch& launch,
-                     std::span<const std::int64_t> steps, std::span<const TimedCopy> copies);
+  TimedScreening screening_of(const MethodOnGpu& method, const GpuLaunch& launch,
+                              std::span<const TimedCopy> copies,
+                              std::span<const float> thresholds) const;
+  CallGraph graph_of(MethodOnGpu& method, const GpuLaunch& launch, const TimedSteps& timed,
+                     std::span<const TimedCopy> copies, const TimedScreening& screening);
 
   GpuLayerInput input_;
   DeviceLimits limits_;
@@ -177,8 +213,14 @@ LayerOnGpu::LayerOnGpu(const GpuLayerInput& input, std::span<const NamedMethod> 
   k_ = DeviceBuffer<std::byte>(kv_bytes());
   v_ = DeviceBuffer<std::byte>(kv_bytes());
   q_ = DeviceBuffer<std::byte>(query_bytes() * static_cast<std::size_t>(input.steps));
-  const auto dumped = static_cast<std::size_t>(input.q_heads * input.most_rows);
-  for (auto& slot : slots_) slot = std::make_unique<Slot>(outputs(), dumped);
+  const auto heads = static_cast<std::size_t>(input.q_heads);
+  const std::size_t dumped = heads * static_cast<std::size_t>(input.most_rows);
+  std::size_t bounds = 1;  // so that a step without blocks still has somewhere to point
+  for (const MethodOnGpu& method : methods_) {
+    const int block = method.kernel->screened_block();
+    if (block > 0) bounds = std::max(bounds, dumped / static_cast<std::size_t>(block));
+  }
+  for (auto& slot : slots_) slot = std::make_unique<Slot>(outputs(), dumped, heads, bounds);
   upload_all();
 }
 
@@ -192,6 +234,7 @@ void LayerOnGpu::add_method(const NamedMethod& method) {
   if (!refusal.empty()) fail<RuntimeError>("{}: {}: {}", input_.where, method.name, refusal);
   reserve(result, longest);
   if (result.kernel->wants_features()) result.features = features_for_steps();
+  result.prepared = DeviceBuffer<std::byte>(result.kernel->prepared_bytes(longest));
   methods_.push_back(std::move(result));
 }
 
@@ -229,7 +272,43 @@ DeviceStep LayerOnGpu::step_of(const GpuLaunch& launch) const {
   step.prompt_tokens = input_.prompt_tokens;
   step.random = launch.random;
   step.output_type = ElementType::kFloat32;
+  step.prepared_rows = input_.most_rows;
   return step;
+}
+
+DeviceStep LayerOnGpu::step_of(const GpuLaunch& launch, const TimedCopy& copy) const {
+  const auto offset = static_cast<std::size_t>(2 * launch.rows.begin * input_.head_dim);
+  DeviceStep step = step_of(launch);
+  step.k.data = copy.k + offset;
+  step.v.data = copy.v + offset;
+  step.k_by_feature = copy.k_by_feature;
+  return step;
+}
+
+/// All of them anew: those of a window begin at another row in every step.
+void LayerOnGpu::prepare(const Kernel& kernel, DeviceStep& step, std::byte* prepared) const {
+  kernel.prepare(step, step.contexts[0], prepared, stream_.get());
+  step.prepared = prepared;
+}
+
+/// Uploads a launch's thresholds, and gives it room for bounds.
+void LayerOnGpu::attach_screening(const MethodOnGpu& method, const GpuLaunch& launch, Slot& slot,
+                                  DeviceStep& step) const {
+  const int block = method.kernel->screened_block();
+  slot.bounded = 0;
+  if (block == 0) return;
+  const auto heads = static_cast<std::size_t>(input_.q_heads);
+  KVSIM_CHECK(launch.thresholds.size() == heads);
+  std::copy(launch.thresholds.begin(), launch.thresholds.end(), slot.host_thresholds.data());
+  check_cuda(cudaMemcpyAsync(slot.thresholds.data(), slot.host_thresholds.data(), 4 * heads,
+                             cudaMemcpyHostToDevice, stream_.get()),
+             "uploading thresholds");
+  step.thresholds = slot.thresholds.data();
+  step.bounds = slot.bounds.data();
+  step.bound_stride = step.contexts[0] / block;
+  slot.bounded = heads * static_cast<std::size_t>(step.bound_stride);
+  check_cuda(cudaMemsetAsync(slot.bounds.data(), 0xFF, 4 * slot.bounded, stream_.get()),
+             "poisoning bounds");
 }
 
 void LayerOnGpu::enqueue(const GpuLaunch& launch) {
@@ -253,6 +332,8 @@ void LayerOnGpu::enqueue(const GpuLaunch& launch) {
   // A workspace remembers launches of one shape only, and every step is longer than the last.
   fill(method.workspace.data(), 0, method.workspace.size());
   if (method.kernel->wants_features()) method.features.fill(step, stream_.get());
+  if (method.prepared.size() > 0) prepare(*method.kernel, step, method.prepared.data());
+  attach_screening(method, launch, slot, step);
   method.kernel->launch(step, limits_, method.workspace.data(), stream_.get());
   const auto fetch = [&](void* to, const void* from, std::size_t count) {
     check_cuda(cudaMemcpyAsync(to, from, 4 * count, cudaMemcpyDeviceToHost, stream_.get()),
@@ -261,6 +342,7 @@ void LayerOnGpu::enqueue(const GpuLaunch& launch) {
   fetch(slot.host_output.data(), slot.output.data(), outputs());
   fetch(slot.host_scores.data(), slot.scores.data(), slot.dumped);
   fetch(slot.host_counts.data(), slot.counts.data(), slot.dumped);
+  fetch(slot.host_bounds.data(), slot.bounds.data(), slot.bounded);
   slot.done.record(stream_);
 }
 
@@ -269,29 +351,48 @@ GpuOutput LayerOnGpu::take() {
   const Slot& slot = *slots_[taken_++ % kSlots];
   slot.done.wait();
   return {slot.host_output.first(outputs()), slot.host_scores.first(slot.dumped),
-          slot.host_counts.first(slot.dumped)};
+          slot.host_counts.first(slot.dumped), slot.host_bounds.first(slot.bounded)};
+}
+
+/// Nothing of a method that screens no blocks.
+TimedScreening LayerOnGpu::screening_of(const MethodOnGpu& method, const GpuLaunch& launch,
+                                        std::span<const TimedCopy> copies,
+                                        std::span<const float> thresholds) const {
+  TimedScreening result;
+  if (method.kernel->screened_block() == 0) return result;
+  for (const TimedCopy& copy : copies) {
+    DeviceStep step = step_of(launch, copy);
+    result.prepared.emplace_back(method.prepared.size());
+    prepare(*method.kernel, step, result.prepared.back().data());
+  }
+  result.thresholds = DeviceBuffer<float>(thresholds.size());
+  check_cuda(cudaMemcpyAsync(result.thresholds.data(), thresholds.data(), thresholds.size_bytes(),
+                             cudaMemcpyHostToDevice, stream_.get()),
+             "uploading thresholds");
+  return result;
 }
 
 /// Calls go over all steps and over all copies, each in turn.
 CallGraph LayerOnGpu::graph_of(MethodOnGpu& method, const GpuLaunch& launch,
-                               std::span<const std::int64_t> steps,
-                               std::span<const TimedCopy> copies) {
+                               const TimedSteps& timed, std::span<const TimedCopy> copies,
+                               const TimedScreening& screening) {
   const std::size_t count = copies.size();
-  const std::size_t calls = steps.size() * ((count + steps.size() - 1) / steps.size());
+  const std::size_t calls = timed.count() * ((count + timed.count() - 1) / timed.count());
   reserve(method, step_of(launch));
   check_cuda(cudaMemsetAsync(method.workspace.data(), 0, method.workspace.size(), stream_.get()),
              "clearing a workspace");
   return CallGraph(static_cast<int>(calls), stream_.get(), [&](int i) {
     const auto call = static_cast<std::size_t>(i);
+    const std::size_t index = timed.index(call);
     GpuLaunch own = launch;
-    own.step = steps[call % steps.size()];
+    own.step = timed.steps[index];
     own.random.step = static_cast<std::uint32_t>(own.step);
-    DeviceStep step = step_of(own);
-    const auto offset = static_cast<std::size_t>(2 * launch.rows.begin * input_.head_dim);
-    const TimedCopy& copy = copies[call % count];
-    step.k.data = copy.k + offset;
-    step.v.data = copy.v + offset;
-    step.k_by_feature = copy.k_by_feature;
+    DeviceStep step = step_of(own, copies[call % count]);
+    if (!screening.prepared.empty()) {
+      step.prepared = screening.prepared[call % count].data();
+      step.thresholds =
+          screening.thresholds.data() + index * static_cast<std::size_t>(input_.q_heads);
+    }
     step.output = slots_[0]->output.data();
     step.output_type = input_.type;  // as an engine wants it
     method.kernel->launch(step, limits_, method.workspace.data(), stream_.get());
@@ -316,8 +417,7 @@ std::vector<FeatureCopy> LayerOnGpu::add_feature_copies(const GpuLaunch& launch,
   if (!wanted) return features;
   for (TimedCopy& copy : copies) {
     features.push_back(features_for_steps());
-    DeviceStep step = step_of(launch);
-    step.k.data = copy.k + 2 * launch.rows.begin * input_.head_dim;
+    DeviceStep step = step_of(launch, copy);
     features.back().fill(step, stream_.get());
     copy.k_by_feature = features.back().keys();
   }
@@ -325,13 +425,10 @@ std::vector<FeatureCopy> LayerOnGpu::add_feature_copies(const GpuLaunch& launch,
 }
 
 std::vector<Estimate> LayerOnGpu::times(const GpuLaunch& launch,
-                                        std::span<const std::int64_t> steps, bool cold) {
-  KVSIM_CHECK(taken_ == enqueued_ && !steps.empty());
+                                        std::span<const std::int64_t> steps,
+                                        const StepThresholds& thresholds, bool cold) {
+  KVSIM_CHECK(taken_ == enqueued_ && !steps.empty() && thresholds.size() == methods_.size());
   if (!std::exchange(uploaded_, true)) uploader_.finish();
-  std::vector<std::int64_t> timed;
-  for (std::size_t i = 0; i < steps.size(); i += steps.size() / kMostTimedSteps + 1) {
-    timed.push_back(steps[i]);
-  }
   const double read = static_cast<double>(kv_bytes()) / static_cast<double>(input_.tokens) *
                       static_cast<double>(launch.rows.end - launch.rows.begin);
   const int count = cold
@@ -345,9 +442,11 @@ std::vector<Estimate> LayerOnGpu::times(const GpuLaunch& launch,
   }
   const std::vector<FeatureCopy> features = add_feature_copies(launch, copies);
   GraphTimer timer(limits_.sms, stream_.get());
+  std::vector<TimedScreening> screenings;
   std::vector<CallGraph> graphs;
-  for (MethodOnGpu& method : methods_) {
-    graphs.push_back(graph_of(method, launch, timed, copies));
+  for (std::size_t m = 0; m < methods_.size(); ++m) {
+    screenings.push_back(screening_of(methods_[m], launch, copies, thresholds[m]));
+    graphs.push_back(graph_of(methods_[m], launch, TimedSteps(steps), copies, screenings.back()));
     timer.time(graphs.back());  // warm-up
   }
   std::vector<std::vector<double>> samples(graphs.size());

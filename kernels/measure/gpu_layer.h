@@ -36,17 +36,23 @@ struct GpuLayerInput {
 
 /// One step under one method.
 struct GpuLaunch {
-  std::size_t method = 0;  // index into the layer's methods
-  std::int64_t step = 0;   // whose queries
-  Range rows;              // of the cache
-  RandomStream random;     // of the first head
+  std::size_t method = 0;                  // index into the layer's methods
+  std::int64_t step = 0;                   // whose queries
+  Range rows;                              // of the cache
+  RandomStream random;                     // of the first head
+  std::span<const float> thresholds = {};  // [q_heads]: of methods that screen blocks
 };
+
+/// Thresholds of a layer's methods at some steps: [methods] of [steps, q_heads], nothing of those
+/// that screen no blocks.
+using StepThresholds = std::vector<std::vector<float>>;
 
 /// What a launch gave, in memory that is valid until the second enqueue after its own.
 struct GpuOutput {
   std::span<const float> output;          // [q_heads, head_dim]
   std::span<const float> scores;          // [q_heads, rows]; NaN where the kernel dumps none
   std::span<const std::uint32_t> counts;  // [q_heads, rows]: how often each was drawn
+  std::span<const float> bounds = {};     // [q_heads, full blocks], if the method screens them
 };
 
 /// A layer whose K, V and q are on the GPU or on their way.
@@ -58,10 +64,11 @@ class GpuLayer {
   virtual void enqueue(const GpuLaunch& launch) = 0;
   virtual GpuOutput take() = 0;
   /// µs of one call per method, median and its 95 % interval: calls take the queries of `steps` in
-  /// turn over the rows of `launch`. Cold: every call reads another copy of K and V, as many as
-  /// keep the rows out of the L2; else always the same. Nothing may be under way.
+  /// turn, and those of `thresholds`, over the rows of `launch`. Cold: every call reads another
+  /// copy of K and V, as many as keep the rows out of the L2; else always the same. Nothing may be
+  /// under way.
   virtual std::vector<Estimate> times(const GpuLaunch& launch, std::span<const std::int64_t> steps,
-                                      bool cold) = 0;
+                                      const StepThresholds& thresholds, bool cold) = 0;
 };
 
 /// Copies a layer to the GPU; the last copies may still be under way when it returns, and other
