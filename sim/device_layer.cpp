@@ -35,6 +35,41 @@ std::span<const T> head_of(std::span<const T> dump, const StepView& view, int g)
   return dump.subspan((view.random.head + static_cast<std::size_t>(g)) * rows, rows);
 }
 
+/// The part of something of all query heads that belongs to the view's group.
+std::vector<float> of_group(std::span<const float> all, const StepView& view, std::size_t q_heads) {
+  const std::size_t each = all.size() / q_heads;
+  const auto own =
+      all.subspan(view.random.head * each, static_cast<std::size_t>(view.group) * each);
+  return {own.begin(), own.end()};
+}
+
+/// The kernel's scores of the group. One that screens blocks leaves NaN where it did not attend.
+Scores dumped_scores(const StepView& view, const LaunchResult& launch) {
+  const GpuOutput& output = launch.output;
+  Scores scores{view.rows(), {}};
+  for (int g = 0; g < view.group; ++g) {
+    const auto head = head_of(output.scores, view, g);
+    scores.values.insert(scores.values.end(), head.begin(), head.end());
+  }
+  if (launch.thresholds.empty()) return scores;
+  const std::size_t q_heads = launch.thresholds.size();
+  scores.screening = {of_group(output.bounds, view, q_heads),
+                      of_group(launch.thresholds, view, q_heads)};
+  return scores;
+}
+
+bool are_finite(const StepView& view, const Scores& scores, const LaunchResult& launch) {
+  for (int g = 0; g < view.group; ++g) {
+    const auto head = scores.head(g);
+    const auto counts = head_of(launch.output.counts, view, g);
+    for (std::size_t row = 0; row < head.size(); ++row) {
+      const bool dumped = launch.thresholds.empty() || counts[row] > 0;
+      if (dumped && !std::isfinite(head[row])) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string device_refusal(const TraceLayer& layer) {
@@ -92,28 +127,25 @@ GpuLaunch device_launch(const LayerJob& job, const LayerInfo& info, std::size_t 
            .sequence = job.sequence}};
 }
 
-Selection device_selection(const NamedMethod& method, const StepView& view, const GpuOutput& output,
-                           const std::string& where) {
-  if (reads_all_rows(*method.method)) return all_rows(*method.method, view);
-  Scores scores{view.rows(), {}};
-  for (int g = 0; g < view.group; ++g) {
-    const auto head = head_of(output.scores, view, g);
-    scores.values.insert(scores.values.end(), head.begin(), head.end());
+Selection device_selection(const NamedMethod& method, const StepView& view,
+                           const LaunchResult& launch, State* state, const std::string& where) {
+  if (launch.thresholds.empty() && reads_all_rows(*method.method)) {
+    return all_rows(*method.method, view);
   }
-  const auto finite = [](float score) { return std::isfinite(score); };
-  if (!std::all_of(scores.values.begin(), scores.values.end(), finite)) {
+  const Scores scores = dumped_scores(view, launch);
+  if (!are_finite(view, scores, launch)) {
     fail<RuntimeError>("{}: {}: the kernel left scores that are not finite", where, method.name);
   }
-  Selection selection = method.method->select(view, scores, nullptr);
+  Selection selection = method.method->select(view, scores, state);
   for (int g = 0; g < view.group; ++g) {
     const auto difference = first_difference(selection.heads[static_cast<std::size_t>(g)],
-                                             head_of(output.counts, view, g));
+                                             head_of(launch.output.counts, view, g));
     if (!difference) continue;
     fail<RuntimeError>(
         "{}: {}: head {}, row {}: the kernel drew it {} times, its rule {} times from the same "
-        "scores",
+        "{}",
         where, method.name, view.random.head + static_cast<std::uint32_t>(g), difference->row,
-        difference->dumped, difference->expected);
+        difference->dumped, difference->expected, launch.thresholds.empty() ? "scores" : "bounds");
   }
   return selection;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "kernels/measure/gpu_layer.h"
@@ -21,11 +22,18 @@ std::unique_ptr<GpuLayer> upload_layer(const LayerJob& job, const TraceLayer& la
 GpuLaunch device_launch(const LayerJob& job, const LayerInfo& info, std::size_t method,
                         std::uint64_t seed, std::int64_t step);
 
+/// What a launch gave, and the thresholds [q_heads] it was given, if its method screens blocks.
+struct LaunchResult {
+  const GpuOutput& output;
+  std::span<const float> thresholds;
+};
+
 /// What a kernel selected for one KV head. The rows that a sampler's kernel drew must be those that
-/// the method's rule draws from the kernel's own scores; else it throws RuntimeError that names
-/// `where` (trace, layer, step), head and row: a bug of ours. A method that reads everything reads
-/// all rows.
-Selection device_selection(const NamedMethod& method, const StepView& view, const GpuOutput& output,
-                           const std::string& where);
+/// the method's rule draws from the kernel's own scores, and those of blocks that it took the
+/// rule's from its own bounds; else it throws RuntimeError that names `where` (trace, layer, step),
+/// head and row: a bug of ours. A method that reads everything reads all rows. The state is only
+/// told of the selection.
+Selection device_selection(const NamedMethod& method, const StepView& view,
+                           const LaunchResult& launch, State* state, const std::string& where);
 
 }  // namespace kvsim

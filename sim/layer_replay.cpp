@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "kernels/cache_of_layer.h"
 #include "sim/device_layer.h"
 
 namespace kvsim {
@@ -61,6 +62,7 @@ LayerReplay::LayerReplay(const LayerJob& job, const TraceLayer& layer, int threa
       kv_heads_(static_cast<std::size_t>(layer.info.kv_heads)),
       slots_(job.methods.size() * repeats_ * job.steps.size() * kv_heads_),
       state_bytes_(job.methods.size(), 0),
+      thresholds_(job.methods.size()),
       notes_(kv_heads_ * job.methods.size() * repeats_) {
   for (const NamedMethod& method : job.methods) {
     any_scores_exactly_ = any_scores_exactly_ || method.method->scores_exactly();
@@ -76,7 +78,7 @@ void LayerReplay::replay_on_cpu(int threads, const std::function<void(std::int64
   std::vector<States> states(kv_heads_);
   const int kv_heads = layer_.info.kv_heads;
   parallel_for(kv_heads, threads, [&](std::int64_t head) {
-    states[static_cast<std::size_t>(head)] = prepare(static_cast<int>(head));
+    states[static_cast<std::size_t>(head)] = prepare(static_cast<int>(head), repeats_);
   });
   const auto has_state = [](const std::unique_ptr<State>& state) { return state != nullptr; };
   if (std::any_of(states[0].begin(), states[0].end(), has_state)) {
@@ -95,24 +97,11 @@ void LayerReplay::replay_on_cpu(int threads, const std::function<void(std::int64
   });
 }
 
-CacheView LayerReplay::cache(int kv_head, std::int64_t rows) const {
-  const LayerInfo& info = layer_.info;
-  CacheView result{layer_.keys(kv_head).slice(0, rows), layer_.values(kv_head).slice(0, rows)};
-  result.scale = static_cast<float>(info.scale);
-  result.logit_cap = static_cast<float>(info.logit_cap);
-  if (!layer_.probe) return result;
-  const int first = kv_head * info.group();
-  for (int head = first; head < first + info.group(); ++head) {
-    result.probes.push_back(layer_.probe_queries(head));
-  }
-  return result;
-}
-
-LayerReplay::States LayerReplay::prepare(int kv_head) const {
-  const CacheView prompt = cache(kv_head, job_.prompt_tokens);
+LayerReplay::States LayerReplay::prepare(int kv_head, std::size_t repeats) const {
+  const CacheView prompt = cache_of_layer(layer_, kv_head, job_.prompt_tokens);
   States states;
   for (const NamedMethod& method : job_.methods) {
-    for (std::size_t repeat = 0; repeat < repeats_; ++repeat) {
+    for (std::size_t repeat = 0; repeat < repeats; ++repeat) {
       states.push_back(method.method->prepare(prompt));
     }
   }
@@ -188,23 +177,61 @@ void LayerReplay::replay_group(std::size_t step, int kv_head, States& states) {
   }
 }
 
-/// While one launch's selection is checked, the next one runs.
+/// The CPU's own records bound the blocks: a kernel's own bounds would come too late.
+void LayerReplay::find_thresholds(std::vector<States>& states, int threads) {
+  std::int64_t rows = job_.prompt_tokens;
+  for (const std::int64_t step : job_.steps) {
+    std::vector<StepThresholds> own(kv_heads_, StepThresholds(job_.methods.size()));  // [group]
+    parallel_for(static_cast<std::int64_t>(kv_heads_), threads, [&](std::int64_t head) {
+      const auto kv_head = static_cast<int>(head);
+      const auto h = static_cast<std::size_t>(head);
+      for (std::int64_t seen = rows + 1; seen <= job_.prompt_tokens + step + 1; ++seen) {
+        append(states[h], cache_of_layer(layer_, kv_head, seen));
+      }
+      const std::vector<float> group_queries = queries(step, kv_head);
+      const StepView group = view(step, kv_head, group_queries);
+      for (std::size_t m = 0; m < own[h].size(); ++m) {
+        own[h][m] = job_.methods[m].method->block_thresholds(group, states[h][m].get(), {});
+      }
+    });
+    for (const StepThresholds& group : own) {
+      for (std::size_t m = 0; m < group.size(); ++m) {
+        thresholds_[m].insert(thresholds_[m].end(), group[m].begin(), group[m].end());
+      }
+    }
+    rows = job_.prompt_tokens + step + 1;
+  }
+}
+
+GpuLaunch LayerReplay::launch(std::size_t method, std::size_t repeat, std::size_t step) const {
+  GpuLaunch result = device_launch(job_, layer_.info, method, job_.seed + repeat, job_.steps[step]);
+  const auto heads = static_cast<std::size_t>(layer_.info.q_heads);
+  if (!thresholds_[method].empty()) {
+    result.thresholds = std::span(thresholds_[method]).subspan(step * heads, heads);
+  }
+  return result;
+}
+
+/// While one launch's selection is checked, the next one runs. Repeats share states, which no
+/// kernel's selection changes.
 void LayerReplay::replay_on_gpu(GpuLayer& gpu, int threads,
                                 const std::function<void(std::int64_t)>& done) {
   const std::size_t runs = job_.methods.size() * repeats_;  // of a step
   const std::size_t launches = job_.steps.size() * runs;
-  const auto launch = [&](std::size_t i) {
-    return device_launch(job_, layer_.info, i % runs / repeats_, job_.seed + i % repeats_,
-                         job_.steps[i / runs]);
+  const auto launch_number = [&](std::size_t i) {
+    return launch(i % runs / repeats_, i % repeats_, i / runs);
   };
-  std::vector<std::unique_ptr<GroupStep>> groups(kv_heads_);
   const auto for_heads = [&](const auto& body) {
     parallel_for(static_cast<std::int64_t>(kv_heads_), threads,
                  [&](std::int64_t head) { body(static_cast<int>(head)); });
   };
-  gpu.enqueue(launch(0));
+  std::vector<States> states(kv_heads_);
+  for_heads([&](int head) { states[static_cast<std::size_t>(head)] = prepare(head, 1); });
+  find_thresholds(states, threads);
+  std::vector<std::unique_ptr<GroupStep>> groups(kv_heads_);
+  gpu.enqueue(launch_number(0));
   for (std::size_t i = 0; i < launches; ++i) {
-    if (i + 1 < launches) gpu.enqueue(launch(i + 1));
+    if (i + 1 < launches) gpu.enqueue(launch_number(i + 1));
     const std::int64_t step = job_.steps[i / runs];
     if (i % runs == 0) {
       for_heads([&](int head) {
@@ -212,19 +239,32 @@ void LayerReplay::replay_on_gpu(GpuLayer& gpu, int threads,
       });
     }
     const GpuOutput output = gpu.take();
-    const auto group_outputs =
-        static_cast<std::size_t>(layer_.info.group() * layer_.info.v_head_dim);
     for_heads([&](int head) {
+      const Place place{i % runs / repeats_, i % repeats_, i / runs, head};
       const auto h = static_cast<std::size_t>(head);
-      StepView view = groups[h]->view;
-      view.random.seed = job_.seed + i % repeats_;
-      Selection selection =
-          device_selection(job_.methods[i % runs / repeats_], view, output, where(step, head));
-      keep(*groups[h], std::move(selection),
-           output.output.subspan(h * group_outputs, group_outputs),
-           {i % runs / repeats_, i % repeats_, i / runs, head});
+      keep_launch(*groups[h], output, place, states[h][place.method].get());
     });
     if (i % runs == runs - 1) done(static_cast<std::int64_t>(kv_heads_));
+  }
+  for_heads([&](int head) { keep_states(head, states[static_cast<std::size_t>(head)], 1); });
+}
+
+void LayerReplay::keep_launch(const GroupStep& group, const GpuOutput& output, const Place& place,
+                              State* state) {
+  StepView view = group.view;
+  view.random.seed = job_.seed + place.repeat;
+  const GpuLaunch own = launch(place.method, place.repeat, place.step);
+  Selection selection = device_selection(job_.methods[place.method], view, {output, own.thresholds},
+                                         state, where(job_.steps[place.step], place.kv_head));
+  const auto outputs = static_cast<std::size_t>(view.group * layer_.info.v_head_dim);
+  keep(group, std::move(selection),
+       output.output.subspan(static_cast<std::size_t>(place.kv_head) * outputs, outputs), place);
+}
+
+void LayerReplay::append(const States& states, const CacheView& grown) const {
+  const std::size_t repeats = states.size() / job_.methods.size();
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (states[i]) job_.methods[i / repeats].method->append(*states[i], grown);
   }
 }
 
@@ -243,11 +283,7 @@ void LayerReplay::replay_head_in_order(int kv_head, States states,
                                        const std::function<void(std::int64_t)>& done) {
   std::size_t next = 0;
   for (std::int64_t step = 0; next < job_.steps.size(); ++step) {
-    const std::int64_t rows = job_.prompt_tokens + step + 1;
-    const CacheView grown = cache(kv_head, rows);
-    for (std::size_t i = 0; i < states.size(); ++i) {
-      if (states[i]) job_.methods[i / repeats_].method->append(*states[i], grown);
-    }
+    append(states, cache_of_layer(layer_, kv_head, job_.prompt_tokens + step + 1));
     if (step < job_.steps[next]) {
       pass_step(step, kv_head, states);
     } else {
@@ -255,17 +291,19 @@ void LayerReplay::replay_head_in_order(int kv_head, States states,
       done(1);
     }
   }
-  keep_states(kv_head, states);
+  keep_states(kv_head, states, repeats_);
 }
 
-void LayerReplay::keep_states(int kv_head, const States& states) {
+void LayerReplay::keep_states(int kv_head, const States& states, std::size_t repeats) {
   for (std::size_t i = 0; i < states.size(); ++i) {
     if (!states[i]) continue;
-    notes_[static_cast<std::size_t>(kv_head) * states.size() + i] = states[i]->note();
-    if (i % repeats_ != 0) continue;
+    const std::size_t method = i / repeats;
+    notes_[(static_cast<std::size_t>(kv_head) * job_.methods.size() + method) * repeats_ +
+           i % repeats] = states[i]->note();
+    if (i % repeats != 0) continue;
     const std::int64_t bytes = states[i]->bytes();
 #pragma omp atomic
-    state_bytes_[i / repeats_] += bytes;
+    state_bytes_[method] += bytes;
   }
 }
 

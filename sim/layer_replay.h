@@ -61,9 +61,11 @@ class LayerReplay {
   std::int64_t state_bytes(std::size_t method) const { return state_bytes_[method]; }
   /// What the method's states say of themselves after the last step, each text once.
   std::vector<std::string> notes(std::size_t method) const;
+  /// What the launches on the GPU were given.
+  const StepThresholds& thresholds() const { return thresholds_; }
 
  private:
-  using States = std::vector<std::unique_ptr<State>>;  // [methods, repeats]
+  using States = std::vector<std::unique_ptr<State>>;  // [methods, repeats]; on the GPU [methods]
   /// A KV head at a step: what all methods and repeats share.
   struct GroupStep;
   /// Of one KV head under one method.
@@ -76,19 +78,24 @@ class LayerReplay {
 
   StepView view(std::int64_t step, int kv_head, std::span<const float> group_queries) const;
   std::vector<float> queries(std::int64_t step, int kv_head) const;  // [group, head_dim]
-  CacheView cache(int kv_head, std::int64_t rows) const;
-  States prepare(int kv_head) const;
+  States prepare(int kv_head, std::size_t repeats) const;
+  void append(const States& states, const CacheView& grown) const;
   std::string where(std::int64_t step, int kv_head) const;
   void replay_on_cpu(int threads, const std::function<void(std::int64_t)>& done);
   void replay_group(std::size_t step, int kv_head, States& states);
   void replay_on_gpu(GpuLayer& gpu, int threads, const std::function<void(std::int64_t)>& done);
+  /// Of all launches, while states go through the steps up to the last one.
+  void find_thresholds(std::vector<States>& states, int threads);
+  GpuLaunch launch(std::size_t method, std::size_t repeat, std::size_t step) const;
+  void keep_launch(const GroupStep& group, const GpuOutput& output, const Place& place,
+                   State* state);
   void keep(const GroupStep& group, Selection selection, std::span<const float> outputs,
             const Place& place);
   /// A step that is not replayed still goes through the states, which learn from every selection.
   void pass_step(std::int64_t token_step, int kv_head, States& states) const;
   void replay_head_in_order(int kv_head, States states,
                             const std::function<void(std::int64_t)>& done);
-  void keep_states(int kv_head, const States& states);
+  void keep_states(int kv_head, const States& states, std::size_t repeats);
   std::size_t slot_index(std::size_t method, std::size_t repeat, std::size_t step) const;
 
   const LayerJob& job_;
@@ -99,6 +106,7 @@ class LayerReplay {
   bool any_scores_exactly_ = false;
   std::vector<GroupFigures> slots_;        // [methods, repeats, steps, kv_heads]
   std::vector<std::int64_t> state_bytes_;  // [methods]
+  StepThresholds thresholds_;              // of the launches on the GPU
   std::vector<std::string> notes_;         // [kv_heads, methods, repeats]
 };
 

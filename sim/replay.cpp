@@ -115,11 +115,12 @@ LoadedLayer load_layer(const LayerJob& job, const TraceReader& reader, std::size
 }
 
 /// Times the kernels over the rows of the middle step.
-void time_layer(const LayerJob& job, const LoadedLayer& loaded, Replay& result) {
+void time_layer(const LayerJob& job, const LoadedLayer& loaded, const StepThresholds& thresholds,
+                Replay& result) {
   const LayerInfo& info = loaded.layer.info;
   const bool cold = result.targets[0].state == CacheState::kCold;
   const GpuLaunch middle = device_launch(job, info, 0, job.seed, job.steps[job.steps.size() / 2]);
-  const std::vector<Estimate> times = loaded.gpu->times(middle, job.steps, cold);
+  const std::vector<Estimate> times = loaded.gpu->times(middle, job.steps, thresholds, cold);
   const auto steps = static_cast<double>(job.steps.size());
   for (std::size_t i = 0; i < times.size(); ++i) {
     MeasuredSum& sum = result.runs[i].times[info.layer];
@@ -128,13 +129,15 @@ void time_layer(const LayerJob& job, const LoadedLayer& loaded, Replay& result) 
   }
 }
 
-void replay_layer(const LayerJob& job, const TraceInfo& trace, const LoadedLayer& loaded,
-                  int threads, Progress& progress, Replay& result) {
+/// Returns the thresholds of its launches on the GPU.
+StepThresholds replay_layer(const LayerJob& job, const TraceInfo& trace, const LoadedLayer& loaded,
+                            int threads, Progress& progress, Replay& result) {
   const TraceLayer& layer = loaded.layer;
   const LayerInfo& info = layer.info;
   const std::int64_t tokens = trace.tokens();
   check_same_shape(result, trace, info);
   result.layer_infos.emplace(info.layer, info);
+  StepThresholds thresholds;
   std::optional<ErrorSums> errors;
   if (job.repeats > 1) {
     errors.emplace(job.methods.size(), job.steps.size(), static_cast<std::size_t>(info.q_heads));
@@ -152,11 +155,14 @@ void replay_layer(const LayerJob& job, const TraceInfo& trace, const LoadedLayer
         add_distinct(note, result.runs[method].notes);
       }
     }
-    if (first == 0) add_prepare(part, info, replayed, result.targets[0], result);
+    if (first > 0) continue;
+    add_prepare(part, info, replayed, result.targets[0], result);
+    thresholds = replayed.thresholds();
   }
   add_bias(job, info.layer, errors, result);
   cost_dense_layer(job, info, tokens, threads, result);
   result.stored_bytes += stored_bytes(job, info);
+  return thresholds;
 }
 
 void replay_trace(const TraceReader& reader, std::size_t sequence, const ReplayOptions& options,
@@ -185,10 +191,11 @@ void replay_trace(const TraceReader& reader, std::size_t sequence, const ReplayO
   for (std::size_t i = 0; i < indices.size(); ++i) {
     const LoadedLayer loaded = next.get();
     if (i + 1 < indices.size()) next = load(i + 1);
-    replay_layer(job, reader.info(), loaded, options.threads, progress, result);
+    const StepThresholds thresholds =
+        replay_layer(job, reader.info(), loaded, options.threads, progress, result);
     if (!options.measure) continue;
     if (next.valid()) next.wait();  // an upload would disturb the times
-    time_layer(job, loaded, result);
+    time_layer(job, loaded, thresholds, result);
   }
 }
 

@@ -31,7 +31,7 @@ std::vector<float> BoundDump::download() const {
   return bounds;
 }
 
-PreparedScreening::PreparedScreening(const NamedMethod& method, const Kernel& kernel,
+PreparedScreening::PreparedScreening(const ThresholdSource& source, const Kernel& kernel,
                                      const DeviceLimits& limits, DeviceStep step,
                                      std::byte* workspace, cudaStream_t stream) {
   prepared_rows_ = step.prepared_rows = longest_context(step);
@@ -44,7 +44,7 @@ PreparedScreening::PreparedScreening(const NamedMethod& method, const Kernel& ke
   thresholds_.upload(host_thresholds_);
   attach(step);
   DeviceStep asked = step;
-  const BoundDump dump(kernel, asked);
+  const BoundDump dump(kernel, asked);  // waits for the upload
   kernel.launch(asked, limits, workspace, stream);
   check_cuda(cudaStreamSynchronize(stream), "bounding blocks");
   const std::vector<float> bounds = dump.download();
@@ -56,12 +56,12 @@ PreparedScreening::PreparedScreening(const NamedMethod& method, const Kernel& ke
       const auto first = static_cast<std::size_t>(b * step.q_heads + h * step.group());
       const Screening screening =
           screening_of(view, first, {bounds, {}, kernel.screened_block(), asked.bound_stride});
-      const std::vector<float> own =
-          method.method->block_thresholds(view, nullptr, screening.bounds);
+      const std::vector<float> own = source.thresholds(view, h, screening.bounds);
       host_thresholds_.insert(host_thresholds_.end(), own.begin(), own.end());
     }
   }
   thresholds_.upload(host_thresholds_);
+  check_cuda(cudaDeviceSynchronize(), "uploading thresholds");  // was on another stream
 }
 
 void PreparedScreening::attach(DeviceStep& step) const {

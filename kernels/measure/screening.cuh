@@ -8,17 +8,17 @@
 
 #include "kernels/device/buffer.cuh"
 #include "kernels/device/kernel.h"
-#include "kernels/method.h"
+#include "kernels/measure/threshold_source.h"
 
 namespace kvsim {
 
 /// What a kernel that screens blocks needs beside a step's cache: what it prepares, and thresholds
-/// that the method sets from the kernel's own bounds.
+/// that the method sets, if need be from the kernel's own bounds.
 class PreparedScreening {
  public:
   PreparedScreening() = default;
   /// Prepares it for a step. Waits for the stream.
-  PreparedScreening(const NamedMethod& method, const Kernel& kernel, const DeviceLimits& limits,
+  PreparedScreening(const ThresholdSource& source, const Kernel& kernel, const DeviceLimits& limits,
                     DeviceStep step, std::byte* workspace, cudaStream_t stream);
 
   /// Points the step, or one of as many rows, to it.

@@ -61,8 +61,10 @@ Subject::Subject(const std::string& spec, KvCopies& copies, const MeasureCase& s
   workspace_ =
       DeviceBuffer<std::byte>(std::max<std::size_t>(kernel_->workspace_bytes(step, limits), 1));
   workspace_.fill_bytes(0);
-  for (int i = 0; kernel_->screened_block() > 0 && i < copies.copies(); ++i) {
-    screenings_.emplace_back(method_, *kernel_, limits_, copies.step(i), workspace_.data(),
+  if (kernel_->screened_block() == 0) return;
+  const ThresholdSource source(*method_.method, shape.traced ? &*shape.traced : nullptr);
+  for (int i = 0; i < copies.copies(); ++i) {
+    screenings_.emplace_back(source, *kernel_, limits_, copies.step(i), workspace_.data(),
                              stream.get());
   }
 }

@@ -76,6 +76,33 @@ TEST_CASE("dumped selection: rows that weigh unequally count once") {
   CHECK(select_from_dump(*method.method, step, {scores, counts}).differences == 1);
 }
 
+TEST_CASE("dumped selection: blocks that the kernel's bounds do not let pass are found") {
+  const DeviceStep step = small_step();
+  std::vector<float> scores = some_scores(step);
+  const NamedMethod method = make_method("eta:block=16,gate=none");
+  const std::int64_t blocks = 700 / 16;
+  std::vector<float> bounds(static_cast<std::size_t>(step.batch * step.q_heads * blocks));
+  for (std::size_t i = 0; i < bounds.size(); ++i) bounds[i] = scores[i];
+  const std::vector<float> thresholds(8, 6);
+  const auto differences = [&](const std::vector<std::uint32_t>& counts) {
+    const ScreeningDump screening{bounds, thresholds, 16, blocks};
+    return select_from_dump(*method.method, step, {scores, counts, {}, screening});
+  };
+  std::vector<std::uint32_t> counts(scores.size(), 0);
+  const DumpedSelection right = differences(counts);
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    counts[i] = right.weights[i] > 0 ? 1 : 0;
+    if (counts[i] == 0) scores[i] = NAN;  // a kernel has no others
+  }
+  CHECK(right.statistics.head_tiles < 8 * 20);
+  CHECK(differences(counts).differences == 0);
+  CHECK(differences(counts).weights == right.weights);
+  // Block 3 of head 2 in the first sequence, as if it had passed, or had not.
+  float& bound = bounds[static_cast<std::size_t>(2 * blocks + 3)];
+  bound = bound >= 6 ? -100.0f : 100.0f;
+  CHECK(differences(counts).differences == 16);
+}
+
 TEST_CASE("dumped selection: sequences and heads draw from streams of their own") {
   const DeviceStep step = small_step();
   const std::vector<float> scores(some_scores(step).size(), 0.0f);

@@ -79,6 +79,12 @@ TraceLayer SmallTrace::layer(int index) const {
   if (!latent)
     layer.v = random_tensor({info.kv_heads, tokens, info.v_head_dim}, type, base + 1, 1.0f);
   layer.q = random_tensor({decode_steps, q_heads, head_dim}, type, base + 2, 2.0f);
+  if (probes > 0) layer.probe = random_tensor({probes, q_heads, head_dim}, type, base + 3, 2.0f);
+  if (learned_by_second && index == 3) {
+    layer.learned["eta_threshold_weight"] =
+        random_tensor({1, std::int64_t{q_heads} * head_dim, q_heads}, type, base + 4, 0.1f);
+    layer.learned["eta_threshold_bias"] = random_tensor({1, 1, q_heads}, type, base + 5, 1.0f);
+  }
   if (sinks) layer.sink_logits.assign(static_cast<std::size_t>(q_heads), 0.5f);
   return layer;
 }

@@ -32,6 +32,8 @@ struct SmallTrace {
   std::int64_t window_of_second = 0;
   double logit_cap = 0;
   bool sinks = false;
+  std::int64_t probes = 0;         // last prompt queries of each head that the trace has
+  bool learned_by_second = false;  // thresholds (docs/methods/eta.md)
   bool latent = false;
   ElementType type = ElementType::kBfloat16;
   unsigned seed = 1;

@@ -2,11 +2,14 @@
 // everything around them; with one the real kernels run ([gpu]).
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "core/error.h"
 #include "kernels/attention.h"
+#include "kernels/eta/records.h"
+#include "kernels/eta/settings.h"
 #include "kernels/measure/gpu.h"
 #include "models/presets.h"
 #include "sim/device_layer.h"
@@ -30,6 +33,7 @@ using testing::TemporaryFolder;
 struct Fault {
   int head = -1;  // query head one of whose counts is wrong
   std::int64_t row = 0;
+  int block = -1;  // of this head, whose bound is dumped as one that passes
 };
 
 /// Answers as kernels would, from exact scores and the methods' own rules.
@@ -43,7 +47,11 @@ class StandIn : public GpuLayer {
     Slot& slot = slots_[enqueued_++ % 2];
     slot = {};
     for (int h = 0; h < input_.kv_heads; ++h) answer(launch, h, slot);
-    if (fault_.head >= 0) {
+    if (fault_.block >= 0) {
+      const std::size_t blocks = slot.bounds.size() / static_cast<std::size_t>(input_.q_heads);
+      slot.bounds[static_cast<std::size_t>(fault_.head) * blocks +
+                  static_cast<std::size_t>(fault_.block)] = 1e9f;
+    } else if (fault_.head >= 0) {
       slot.counts[static_cast<std::size_t>(fault_.head * (launch.rows.end - launch.rows.begin) +
                                            fault_.row)] += 1;
     }
@@ -51,10 +59,15 @@ class StandIn : public GpuLayer {
   GpuOutput take() override {
     REQUIRE(taken_ < enqueued_);
     const Slot& slot = slots_[taken_++ % 2];
-    return {slot.output, slot.scores, slot.counts};
+    return {slot.output, slot.scores, slot.counts, slot.bounds};
   }
   std::vector<Estimate> times(const GpuLaunch& launch, std::span<const std::int64_t> steps,
-                              bool cold) override {
+                              const StepThresholds& thresholds, bool cold) override {
+    REQUIRE(thresholds.size() == methods_.size());
+    for (std::size_t i = 0; i < methods_.size(); ++i) {
+      const auto heads = static_cast<std::size_t>(input_.q_heads);
+      CHECK(thresholds[i].size() == (methods_[i].name == "eta" ? steps.size() * heads : 0));
+    }
     CHECK(taken_ == enqueued_);
     CHECK(cold);
     CHECK(launch.step == steps[steps.size() / 2]);
@@ -71,6 +84,7 @@ class StandIn : public GpuLayer {
     std::vector<float> output;
     std::vector<float> scores;
     std::vector<std::uint32_t> counts;
+    std::vector<float> bounds;
   };
 
   RowsView rows_of(const std::byte* data, int kv_head, const Range& rows) const {
@@ -100,12 +114,34 @@ class StandIn : public GpuLayer {
     view.prompt_tokens = input_.prompt_tokens;
     view.random = launch.random;
     view.random.head = static_cast<std::uint32_t>(kv_head * group);
-    const Method& method = *methods_[launch.method].method;
-    const Scores scores = exact_scores(view);
-    const Selection selection = method.select(view, scores, nullptr);
-    append(method.attend(view, selection), slot.output);
-    append(scores.values, slot.scores);
+    const NamedMethod& named = methods_[launch.method];
+    Scores scores = exact_scores(view);
+    if (named.name == "eta") {
+      const eta::Settings settings(named.parameters);
+      eta::Records records(settings.block, settings.spread);
+      records.extend(view.k);
+      const auto own = launch.thresholds.subspan(view.random.head, static_cast<std::size_t>(group));
+      scores.screening = {records.bounds(view, settings.z), {own.begin(), own.end()}};
+      append(scores.screening.bounds, slot.bounds);
+    }
+    const Selection selection = named.method->select(view, scores, nullptr);
+    append(named.method->attend(view, selection), slot.output);
+    const std::size_t begin = slot.counts.size();
     for (const HeadSelection& head : selection.heads) count(head, view.rows(), slot.counts);
+    for (std::size_t i = 0; i < scores.values.size() && named.name == "eta"; ++i) {
+      slot.counts[begin + i] = attends(selection, view, i) ? 1 : 0;
+      if (slot.counts[begin + i] == 0) scores.values[i] = NAN;
+    }
+    append(scores.values, slot.scores);
+  }
+
+  /// Whether a group attends to the row at place `i` of a dump.
+  static bool attends(const Selection& selection, const StepView& view, std::size_t i) {
+    const auto rows = static_cast<std::size_t>(view.rows());
+    const auto row = static_cast<std::int64_t>(i % rows);
+    const auto ranges = selection.heads[i / rows].v_rows.ranges();
+    return std::any_of(ranges.begin(), ranges.end(),
+                       [row](const Range& range) { return range.begin <= row && row < range.end; });
   }
 
   static void append(const std::vector<float>& values, std::vector<float>& to) {
@@ -194,6 +230,64 @@ TEST_CASE("device replay: given the CPU's scores and outputs, all figures are th
     CHECK(method.at("by_layer").at(1).at("statistics") ==
           other.at("by_layer").at(1).at("statistics"));
   }
+}
+
+/// Sources of thresholds of all kinds: layer 3 has learned ones and a window, which begins its
+/// blocks anew in every step.
+const SmallTrace kScreenedTrace{.window_of_second = 100,
+                                .logit_cap = 20,
+                                .sinks = true,
+                                .probes = 40,
+                                .learned_by_second = true};
+const std::vector<std::string> kScreening{
+    "dense", "eta:block=16,thresholds=union", "eta:block=8,thresholds=calibrated,gate=none",
+    "eta:block=16,chunk=4,pinned=0,gate=additive", "eta:block=4,thresholds=union,density=1"};
+
+TEST_CASE("device replay: a method that screens blocks gets the CPU's thresholds and notes") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  kScreenedTrace.write(path);
+  ReplayOptions options = options_for(path, false);
+  options.methods = kScreening;
+  options.steps = IndexList::parse(GENERATE("0-3", "1,3"), "--steps");
+  const Replay on_cpu = replay(options);
+  const StandInGpu gpu;
+  options.on_gpu = options.measure = true;
+  const Replay on_gpu = replay(options);
+  const Json cpu = document_of(on_cpu);
+  const Json cuda = document_of(on_gpu);
+  for (std::size_t i = 0; i < kScreening.size(); ++i) {
+    for (const char* key : {"error", "selection", "traffic", "ops", "energy", "empty_heads"}) {
+      INFO(kScreening[i] << ": " << key);
+      CHECK(cuda.at("methods").at(i).at(key) == cpu.at("methods").at(i).at(key));
+    }
+    CHECK(on_gpu.runs[i].notes == on_cpu.runs[i].notes);
+    CHECK(on_gpu.runs[i].state_bytes == on_cpu.runs[i].state_bytes);
+  }
+  CHECK(on_gpu.runs[3].notes.size() == 1);  // of the layer without learned thresholds
+}
+
+TEST_CASE("device replay: a bound by which the rule takes other blocks is an error") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  kScreenedTrace.write(path);
+  ReplayOptions options = options_for(path, true);
+  options.methods = {"eta:block=16,thresholds=union,density=0.01,pinned=0"};
+  options.threads = 1;
+  const StandInGpu gpu({.head = 3, .block = 5});
+  CHECK_THROWS_WITH(
+      replay(options),
+      ContainsSubstring("a.h5: layer 1, step 0, KV head 1: eta: head 3, row 80: the "
+                        "kernel drew it 0 times, its rule 1 times from the same bounds"));
+}
+
+TEST_CASE("device replay: thresholds that a trace has no source for are said") {
+  const TemporaryFolder folder;
+  SmallTrace{}.write(folder.file("a.h5"));
+  ReplayOptions options = options_for(folder.file("a.h5"), true);
+  options.methods = {"eta:block=16"};
+  const StandInGpu gpu;
+  CHECK_THROWS_WITH(replay(options), ContainsSubstring("thresholds=union does without"));
 }
 
 TEST_CASE("device replay: a draw that is not the rule's is an error that names the row") {
@@ -288,11 +382,16 @@ TEST_CASE("device replay: kernels on the GPU agree with the CPU", "[gpu]") {
              .window_of_second = 300,
              .logit_cap = 20,
              .sinks = true,
+             .probes = 200,
+             .learned_by_second = true,
              .type = GENERATE(ElementType::kBfloat16, ElementType::kFloat16)}
       .write(path);
   ReplayOptions options = options_for(path, false);
   options.methods.push_back("bernoulli-qk:k_layout=feature");
   options.methods.push_back("santa-sys:samples=32,scores=bernoulli,k_layout=feature");
+  options.methods.push_back("eta:block=16,thresholds=union");
+  options.methods.push_back("eta:block=16,thresholds=calibrated,gate=none");
+  options.methods.push_back("eta:block=16,chunk=8,pinned=0,gate=additive");
   const Json cpu = document_of(replay(options));
   options.on_gpu = options.measure = true;
   const Json cuda = document_of(replay(options));  // throws where a selection is not the rule's

@@ -62,8 +62,8 @@ class CaseRun {
         DeviceBuffer<std::byte>(std::max<std::size_t>(kernel_->workspace_bytes(step_, limits_), 1));
     workspace_.fill_bytes(0);
     if (kernel_->screened_block() > 0) {
-      screening_ =
-          PreparedScreening(method_, *kernel_, limits_, step_, workspace_.data(), stream_.get());
+      screening_ = PreparedScreening(ThresholdSource(*method_.method), *kernel_, limits_, step_,
+                                     workspace_.data(), stream_.get());
       screening_.attach(step_);
     }
     CaseResult result;

@@ -155,8 +155,8 @@ TEST_CASE("eta: the kernel's bounds are those of the reference's records", "[gpu
       DeviceBuffer<std::byte> workspace(kernel->workspace_bytes(keys.step, limits));
       workspace.fill_bytes(0);
       check_cuda(cudaDeviceSynchronize(), "workspace");
-      const PreparedScreening screening(method, *kernel, limits, keys.step, workspace.data(),
-                                        keys.stream.get());
+      const PreparedScreening screening(ThresholdSource(*method.method), *kernel, limits, keys.step,
+                                        workspace.data(), keys.stream.get());
       DeviceStep step = keys.step;
       screening.attach(step);
       const BoundDump dump(*kernel, step);
