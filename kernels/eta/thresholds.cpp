@@ -99,7 +99,11 @@ std::vector<float> union_thresholds(std::span<const float> bounds, int group, st
   const auto last = best.begin() + (needed - 1);
   std::ranges::nth_element(best, last);
   for (std::size_t g = 0; g < thresholds.size(); ++g) {
-    thresholds[g] = bounds[g * n + orders[g][*last]];
+    const auto bound = [&](std::size_t place) { return bounds[g * n + orders[g][place]]; };
+    const float lowest = bound(*last);
+    const float next = *last + 1 < n ? bound(*last + 1) : lowest;
+    const float middle = next + (lowest - next) / 2;
+    thresholds[g] = middle > next ? middle : lowest;  // floats may have nothing in between
   }
   return thresholds;
 }

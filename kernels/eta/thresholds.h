@@ -42,7 +42,8 @@ std::vector<float> calibrated_thresholds(const CacheView& prompt, double density
 
 /// Thresholds with which a group loads a share of its full blocks: each head takes its m largest
 /// bounds, and m is the least for which the union has ceil(density * blocks) blocks; equal bounds
-/// may add more. `bounds` [group, blocks]; without blocks -inf, an open gate.
+/// may add more. A threshold lies halfway to the next bound, so that bounds which round otherwise
+/// (a kernel's) take the same blocks. `bounds` [group, blocks]; without blocks -inf, an open gate.
 std::vector<float> union_thresholds(std::span<const float> bounds, int group, std::int64_t blocks,
                                     double density);
 

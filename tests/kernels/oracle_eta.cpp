@@ -90,7 +90,8 @@ std::vector<Counted> bounds_of(const StepView& view, int g, const EtaRule& rule)
   return bounds;
 }
 
-/// The head's threshold: of the least m for which the heads' m best blocks have a union as asked.
+/// The head's threshold, between its m-th best block and the next: of the least m for which the
+/// heads' m best blocks have a union as asked.
 double union_threshold(const StepView& view, int g, const EtaRule& rule) {
   const OpTally saved = OpTally::current();
   std::vector<std::vector<std::pair<double, std::int64_t>>> best;  // by bound, then by block
@@ -108,7 +109,7 @@ double union_threshold(const StepView& view, int g, const EtaRule& rule) {
   for (std::size_t m = 0; m < own.size(); ++m) {
     for (const auto& head : best) taken.insert(head[m].second);
     if (static_cast<double>(taken.size()) >= rule.density * static_cast<double>(own.size())) {
-      return -own[m].first;
+      return -(own[m].first + own[std::min(m + 1, own.size() - 1)].first) / 2;
     }
   }
   return -1e300;

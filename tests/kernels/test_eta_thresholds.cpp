@@ -59,7 +59,9 @@ TEST_CASE("eta: a union's thresholds take the least number of each head's best b
               }
               std::sort(own.begin(), own.end());
               for (std::size_t i = 0; i < m; ++i) taken.insert(own[i].second);
-              expected.push_back(-own[m - 1].first);
+              const float lowest = -own[m - 1].first;
+              const float next = m < own.size() ? -own[m].first : lowest;
+              expected.push_back((lowest + next) / 2);
             }
           }
           CHECK(found == expected);
