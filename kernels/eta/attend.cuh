@@ -221,8 +221,7 @@ class Attender {
   /// Goes on to the next slot; true if the team ends with this one.
   __device__ bool leave() {
     const bool last = slot_->last != 0;
-    __syncwarp();
-    if (lane_ == 0) queue_.leave(turn_);
+    queue_.leave(turn_);
     ++turn_;
     in_slot_ = false;
     if (!last) return false;

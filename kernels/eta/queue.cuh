@@ -51,7 +51,7 @@ struct ScreeningState {
 
 template <int kConsumers>
 struct UnitQueue {
-  // Barriers, each used again and again.
+  // Barriers, each used again and again; all lanes of a warp arrive.
   std::uint64_t filled[kSlots];
   std::uint64_t emptied[kSlots];
   std::uint64_t turns[kSlots];  // of screening warps, that have ended
@@ -60,9 +60,9 @@ struct UnitQueue {
 
   __device__ void init() {
     for (int i = 0; i < kSlots; ++i) {
-      device::init_barrier(&filled[i], 1);
-      device::init_barrier(&emptied[i], kConsumers);
-      device::init_barrier(&turns[i], 1);
+      device::init_barrier(&filled[i], device::kWarp);
+      device::init_barrier(&emptied[i], kConsumers * device::kWarp);
+      device::init_barrier(&turns[i], device::kWarp);
     }
     state.slot = state.units = state.carried = 0;
   }

@@ -191,7 +191,7 @@ class Screener {
       if (t == 0) clear_chunk();
       if (tracks) track(bounds, pair);
       if (takes) hand_over(pair);
-      end_turn(turn_ + t);
+      queue_.end_turn(turn_ + t);
     }
     device::wait_copies<0>();
     __syncwarp();
@@ -285,11 +285,6 @@ class Screener {
     return own.has_first && a_.rescue && !whole ? chunk : 0;
   }
 
-  __device__ void end_turn(int turn) {
-    __syncwarp();
-    if (lane_ == 0) queue_.end_turn(turn);
-  }
-
   /// Queues the blocks of lanes that have heads, or leaves them to wait for others.
   __device__ void hand_over(const Pair& pair) {
     ScreeningState& state = queue_.state;
@@ -327,16 +322,19 @@ class Screener {
     const int whole = pieces >> unit_pieces_log2;
     const int rest = pieces - (whole << unit_pieces_log2);
     if (lane_ < rest) state.carry[lane_] = slot.pieces[(whole << unit_pieces_log2) + lane_];
+    const int number = state.slot;
+    const int units = whole << max(a_.block_log2 - 4, 0);
+    __syncwarp();
     if (lane_ == 0) {
       slot.first_unit = state.units;
-      slot.units = whole << max(a_.block_log2 - 4, 0);
+      slot.units = units;
       slot.last = last ? 1 : 0;
-      state.units += slot.units;
+      state.units += units;
       state.carried = rest;
+      state.slot = number + 1;
     }
     __syncwarp();
-    if (lane_ == 0) queue_.fill(state.slot++);
-    __syncwarp();
+    queue_.fill(number);
   }
 
   __device__ void clear_chunk() {
@@ -404,7 +402,7 @@ class Screener {
     if (lane_ < padded - pieces) slot.pieces[pieces + lane_] = {};
     __syncwarp();
     fill(slot, padded, true);
-    end_turn(turn_);
+    queue_.end_turn(turn_);
   }
 
   /// Heads that attend to no block of the first chunk take the one of their largest bound there.

@@ -149,7 +149,7 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
   times.k_bytes = times.statistics.k_rows * shape.row_bytes();
   // Top-k of one head a group reads a known number of rows, but not known rows.
   const bool selects = bounds.low.v_requests < static_cast<double>(rows * shape.q_heads) ||
-                       !method_.method->scores_exactly();
+                       !method_.method->scores_exactly() || !screenings_.empty();
   DeviceStep dumped = step;
   dumped.dump_stride = shape.max_context();
   std::vector<double> weights;
