@@ -57,9 +57,8 @@ struct EtaShape {
   /// Each of them has two tiles of records: 32 KB are under way, or less where that is too much
   /// beside the rest.
   static constexpr int kScreenBytes = 2 * Tile::kBytes;  // of a tile: centroids and spreads
-  static constexpr int kScreenStages = 2;
-  static constexpr int kScreenWarps =
-      D == 64 ? (kLarge ? 4 : 2) : (D == 128 && kHeads8 == 1 ? 2 : 1);
+  static constexpr int kScreenStages = kTilesOfTurn;
+  static constexpr int kScreenWarps = screening_warps(D, kHeads8, kLarge);
   static constexpr int kScreenRing = kScreenWarps * kScreenStages * kScreenBytes;
   static constexpr int kThreads = kWorkers + kScreenWarps * device::kWarp;
 

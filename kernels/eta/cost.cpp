@@ -3,17 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/eta/screening_cost.h"
+#include "kernels/eta/sizes.h"
 #include "kernels/split_plan.h"
 
 namespace kvsim::eta {
 namespace {
-
-/// Whole blocks, of which a CTA is not worth starting for fewer tokens than of dense attention.
-SplitUnit split_unit(int block, int head_dim) {
-  const SplitUnit dense = dense_split_unit(head_dim);
-  const int tokens = std::max(block, dense.tokens);
-  return {tokens, std::max(1, dense.tokens * dense.least / tokens)};
-}
 
 class Cost : public Implementation {
  public:
@@ -28,8 +23,8 @@ class Cost : public Implementation {
   Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
   Work published(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
 
-  /// What screening and attention read and compute, however they are launched.
-  void fill(Stage& stage, const Shape& shape, const Statistics& s) const;
+  /// What screening and attention compute, however they are launched.
+  void count(Stage& stage, const Shape& shape, const Statistics& s) const;
   void count_screening(Stage& stage, const Shape& shape, const Statistics& s) const;
   void count_gate(Stage& stage, double rows) const;
   std::int64_t full_blocks(std::int64_t context) const { return context / block_; }
@@ -68,27 +63,46 @@ void Cost::count_gate(Stage& stage, double rows) const {
   stage.count(Op::kExp, Phase::kSoftmax, rows);
 }
 
-void Cost::fill(Stage& stage, const Shape& shape, const Statistics& s) const {
-  const auto record = static_cast<double>(record_bytes(shape.head_dim));
-  const double records = s.state_bytes_read / record;
-  read_query(stage, shape);
-  if (records > 0) stage.read(Tensor::kMetadata, record, records, records);
-  stage.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
-  stage.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
-  stage.dependent_trips = 1;  // a block's record, then its rows
+void Cost::count(Stage& stage, const Shape& shape, const Statistics& s) const {
   count_screening(stage, shape, s);
   count_scores(stage, shape, s.k_requests);
   count_gate(stage, s.v_requests);
   count_weighted_values(stage, shape, s.v_requests);
 }
 
+/// Rows as the kernel reads them, a block of a head together, the tail a part of one. Where a
+/// latent row holds K and V, V's rows do not touch each other.
+void read_blocks(Stage& stage, const Shape& shape, const Statistics& s, int block) {
+  const double rows = shape.latent ? 1 : block;
+  stage.read(Tensor::kK, rows * shape.k_row_bytes(), s.k_rows / rows, s.k_requests / rows,
+             RowSet::kKRows);
+  stage.read(Tensor::kV, rows * shape.v_row_bytes(), s.v_rows / rows, s.v_requests / rows,
+             RowSet::kVRows);
+}
+
+/// One persistent launch (kernel.cu). Left out: rows of a rescued block that another CTA of the
+/// team takes as well, which come from the cache the second time, and bounds that are computed
+/// twice: operations are the method's. A warp's queries come from the SM's own cache if another
+/// warp has read them.
 Work Cost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
-  const SplitPlan plan = plan_splits(shape, limits, split_unit(block_, shape.head_dim));
+  const SplitPlan plan = plan_splits(shape, limits, kSplitUnit);
+  const ScreeningCost screening(shape, limits, plan, block_, rule_);
   Work work;
   Stage& stage = work.add_stage("screen_attend", Boundary::kKernelLaunch);
   stage.launch = plan.launch;
   stage.imbalance = plan.imbalance;
-  fill(stage, shape, s);
+  stage.read(Tensor::kQuery, shape.query_bytes(), 1, screening.query_reads());
+  const auto record = static_cast<double>(record_bytes(shape.head_dim));
+  const double records = s.state_bytes_read / record;
+  if (records > 0) {
+    stage.read(Tensor::kMetadata, record, records, records + screening.reread());
+    screening.fill(stage, s.v_rows / (shape.total_context() * shape.kv_heads));
+    read_blocks(stage, shape, s, block_);
+  } else {  // tokens by their scores: no kernel does that
+    stage.dependent_trips = 1;
+    read_blocks(stage, shape, s, 1);
+  }
+  count(stage, shape, s);
   finish_output(work, shape, plan, {Boundary::kTeamExchange, exchanged_row_bytes(shape, true)});
   return work;
 }
@@ -119,7 +133,14 @@ Work Cost::published(const Shape& shape, const Statistics& s, const DeviceLimits
   stage.launch = plan.launch;
   stage.load_rounds = waves * (std::min(chunk, most_blocks) + s.group_tiles / ctas);
   stage.load_warps = kWarps * std::max(1.0, ctas / (waves * limits.sms));
-  fill(stage, shape, s);
+  read_query(stage, shape);
+  const auto record = static_cast<double>(record_bytes(shape.head_dim));
+  const double records = s.state_bytes_read / record;
+  if (records > 0) stage.read(Tensor::kMetadata, record, records, records);
+  stage.read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests, RowSet::kKRows);
+  stage.read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests, RowSet::kVRows);
+  stage.dependent_trips = 1;  // a block's record, then its rows
+  count(stage, shape, s);
   finish_output(work, shape, plan, {Boundary::kKernelLaunch, partial_row_bytes(shape)});
   return work;
 }

@@ -14,5 +14,15 @@ inline constexpr SplitUnit kSplitUnit{kShareTokens, 1};
 
 /// Blocks that are screened at once: rows of a matrix product.
 inline constexpr int kScreenedAtOnce = 16;
+/// Tiles of so many blocks that a screening warp takes at a turn.
+inline constexpr int kTilesOfTurn = 2;
+inline constexpr int kBlocksOfTurn = kTilesOfTurn * kScreenedAtOnce;
+
+/// Of a CTA, for a class of head sizes (head_class) and groups in eights; `large`: an SM has
+/// kLargeSharedBytes.
+constexpr int screening_warps(int head_dim, int heads8, bool large) {
+  if (head_dim == 64) return large ? 4 : 2;
+  return head_dim == 128 && heads8 == 1 ? 2 : 1;
+}
 
 }  // namespace kvsim::eta

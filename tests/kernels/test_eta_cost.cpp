@@ -1,5 +1,7 @@
 // Launches and traffic of both implementations.
 
+#include <algorithm>
+
 #include "kernels/method.h"
 #include "kernels/split_plan.h"
 #include "tests/catch.h"
@@ -15,10 +17,16 @@ Shape shape_of(const std::vector<std::int64_t>& contexts) {
   return {.contexts = contexts, .q_heads = 32, .kv_heads = 4, .head_dim = 64, .v_head_dim = 64};
 }
 
-Work work_of(const std::string& spec, const std::vector<std::int64_t>& contexts) {
+Work work_of(const std::string& spec, const std::vector<std::int64_t>& contexts,
+             const DeviceLimits& limits = kLimits) {
   const NamedMethod named = make_method(spec);
   const Shape shape = shape_of(contexts);
-  return named.method->implementation().work(shape, named.method->bounds(shape).high, kLimits);
+  return named.method->implementation().work(shape, named.method->bounds(shape).high, limits);
+}
+
+const Access& first_access(const Stage& stage, Tensor tensor) {
+  return *std::find_if(stage.accesses.begin(), stage.accesses.end(),
+                       [tensor](const Access& access) { return access.tensor == tensor; });
 }
 
 double bytes_of(const Stage& stage, Tensor tensor, Direction direction) {
@@ -43,7 +51,8 @@ TEST_CASE("eta: a launch reads a record for each full block, and the union's row
     const double rows = (256 + 7 + 2 + 2) * 64 + 5 + 2;
     CHECK(bytes_of(stage, Tensor::kK, Direction::kRead) == rows * 4 * 128);
     CHECK(bytes_of(stage, Tensor::kV, Direction::kRead) == rows * 4 * 128);
-    CHECK(stage.dependent_trips == 1);
+    // Ours has the queries before the records, too.
+    CHECK(stage.dependent_trips == (implementation == std::string("ours") ? 2 : 1));
   }
 }
 
@@ -79,6 +88,82 @@ TEST_CASE("eta: a published CTA loads its records and blocks one after the other
   CHECK(rounds(1, 65536, "0.25") == 128 + (256 + 7) / 8.0);
   // 8 CTAs to an SM: 64 sequences of 4 KV heads and 8 chunks are two waves.
   CHECK(rounds(64, 65536, "0.25") == 2 * rounds(1, 65536, "0.25"));
+}
+
+TEST_CASE("eta: ours reads blocks of rows in one piece, a tail in part of one") {
+  const Work work = work_of("eta:thresholds=union,rescue=off,pinned=0", {130});
+  for (const Tensor tensor : {Tensor::kK, Tensor::kV}) {
+    const Access& access = first_access(work.stages[0], tensor);
+    CHECK(access.row_bytes == 64 * 128);
+    CHECK(access.rows == 4 * 130 / 64.0);  // the share may take both blocks, by their last heads
+  }
+}
+
+TEST_CASE("eta: a team's first CTA bounds the first chunk again, beside the others") {
+  // 32 CTAs for each of 4 teams, of 4 blocks: the chunk has 128.
+  const Work work = work_of("eta:thresholds=union,density=0.25", {8192});
+  const Stage& stage = work.stages[0];
+  CHECK(stage.launch.ctas == 128);
+  CHECK(first_access(stage, Tensor::kQuery).requests == 32);
+  CHECK(first_access(stage, Tensor::kMetadata).rows == 4 * 128);
+  CHECK(first_access(stage, Tensor::kMetadata).requests == 2 * 4 * 128);
+  CHECK(stage.chain_cycles == 1200 + (3000 + 150 + 700) + 900);
+  CHECK(stage.load_warps == 4);
+  // After the first turn: four that are tracked, a warp each, in turn; the team's last slot.
+  CHECK(stage.load_rounds == 2);
+  CHECK(stage.round_cycles * 2 == 3000 + 4 * (150 + 1000) + 1000);
+
+  const Work sure = work_of("eta:thresholds=union,density=0.25,rescue=off", {8192});
+  CHECK(first_access(sure.stages[0], Tensor::kMetadata).requests == 4 * 128);
+  CHECK(sure.stages[0].load_rounds == 1);
+  CHECK(sure.stages[0].round_cycles == 1000);
+}
+
+TEST_CASE("eta: fewer warps screen larger heads, one turn after the other") {
+  const std::vector<std::int64_t> contexts{8192};
+  Shape shape = shape_of(contexts);
+  shape.head_dim = shape.v_head_dim = 128;
+  const NamedMethod named = make_method("eta:thresholds=union,density=0.25");
+  const Stage stage = named.method->implementation()
+                          .work(shape, named.method->bounds(shape).high, kLimits)
+                          .stages[0];
+  CHECK(stage.load_warps == 2);
+  // The first chunk's four turns: two of each warp, and the second warp's last one.
+  CHECK(stage.round_cycles * 2 == 2 * (3000 + 150 + 1000) + (150 + 1000) + 1000);
+}
+
+TEST_CASE("eta: shares that span teams screen one after the other") {
+  // 4 teams of 16 units: borders at 21 and 42, so 5 units of team 1 come first, 10 of team 2.
+  DeviceLimits limits = kLimits;
+  limits.sms = 3;
+  const auto stage_of = [&limits](const std::string& chunk) {
+    return work_of("eta:thresholds=union,density=0.25,chunk=" + chunk, {4096}, limits).stages[0];
+  };
+  const Stage whole = stage_of("20");
+  CHECK(first_access(whole, Tensor::kQuery).requests == 6 / 4.0);
+  CHECK(first_access(whole, Tensor::kMetadata).requests == 4 * 64);
+  // 11 of a CTA's 22 units are 44 blocks: two turns, of different warps, the first one tracked.
+  const double run = 3000 + 2 * (150 + 700) + 1000;
+  const double beside = 2 * run - (3000 + 150 + 700) + 1200 + 1000;
+  CHECK(whole.load_rounds == 3);  // the second team's queries and first records
+  CHECK(whole.round_cycles * 3 == Approx(beside));
+
+  const Stage cut = stage_of("32");
+  CHECK(first_access(cut, Tensor::kMetadata).requests == 4 * 64 + 32);
+  CHECK(cut.load_rounds == 4);
+  CHECK(cut.round_cycles * 4 == Approx(beside + 3000 + 150 + 1000));
+}
+
+TEST_CASE("eta: a warp's turns follow each other where there are many") {
+  // A CTA for each of 4 teams: 1024 blocks, 32 turns of 4 warps, hardly one of which fills a slot.
+  DeviceLimits limits = kLimits;
+  limits.sms = 4;
+  const Work work =
+      work_of("eta:thresholds=union,density=0.0001,pinned=0,rescue=off,chunk=32", {65536}, limits);
+  const double in_turn = 150 + 700 * (8 / 1024.0) * 32;  // each of 8 heads takes a block
+  const double tracked = in_turn + 1000 / 32.0;          // one of the turns
+  const double turns = 8 * (3000 + tracked) + 3 * tracked;
+  CHECK(work.stages[0].round_cycles == Approx(turns - (3000 + in_turn) + 1000));
 }
 
 TEST_CASE("eta: ours is one launch whose CTAs exchange, and tokens by their scores read all keys") {
