@@ -202,16 +202,22 @@ class Attender {
 
   __device__ void take_pieces(StagedUnit& unit) {
     const Piece* pieces = slot_->pieces + (next_ >> units_log2_ << pieces_log2_);
-    Piece piece = pieces[lane_ & ((1 << pieces_log2_) - 1)];
-    piece.token += (next_ & ((1 << units_log2_) - 1)) * device::kUnitTokens;
-    token_ = piece.token;  // where there is one
-    if (lane_ >> pieces_log2_ == 0) unit.pieces[lane_] = piece;
+    Piece piece;
+    if (lane_ >> pieces_log2_ == 0) {
+      piece = pieces[lane_];
+      piece.token += (next_ & ((1 << units_log2_) - 1)) * device::kUnitTokens;
+      unit.pieces[lane_] = piece;
+    }
+    token_ = __shfl_sync(0xffffffffu, piece.token, 0);  // where there is one
   }
 
   __device__ void enter() {
     slot_ = &queue_.filled_slot(turn_);
-    next_ = (warp_ - slot_->first_unit) & (Shape::kWarps - 1);
-    units_ = slot_->units;
+    int4 head{};  // first unit, units, whether the team ends
+    if (lane_ == 0) head = *reinterpret_cast<const int4*>(slot_);
+    next_ = (warp_ - __shfl_sync(0xffffffffu, head.x, 0)) & (Shape::kWarps - 1);
+    units_ = __shfl_sync(0xffffffffu, head.y, 0);
+    last_ = __shfl_sync(0xffffffffu, head.z, 0) != 0;
     in_slot_ = true;
     if (!next_team_) return;
     next_team_ = false;
@@ -220,11 +226,10 @@ class Attender {
 
   /// Goes on to the next slot; true if the team ends with this one.
   __device__ bool leave() {
-    const bool last = slot_->last != 0;
-    queue_.leave(turn_);
+    if (lane_ < kUnitPieces) queue_.leave(turn_);
     ++turn_;
     in_slot_ = false;
-    if (!last) return false;
+    if (!last_) return false;
     exhausted_ = kTeams || ahead_.end >= end_;
     next_team_ = true;
     ++ends_;
@@ -363,9 +368,10 @@ class Attender {
   int ahead_context_ = 0;
   int turn_ = 0;  // slot that units are taken from
   const Slot* slot_ = nullptr;
-  int units_ = 0;  // of that slot
-  int next_ = 0;   // the warp's next one
-  int token_ = 0;  // first row of the unit that was taken last, if it is of one piece
+  int units_ = 0;      // of that slot
+  int next_ = 0;       // the warp's next one
+  int token_ = 0;      // first row of the unit that was taken last, if it is of one piece
+  bool last_ = false;  // of its team
   bool in_slot_ = false;
   bool next_team_ = false;
   bool stalled_ = false;

@@ -18,13 +18,11 @@ struct alignas(8) Piece {
 };
 
 inline constexpr int kUnitPieces = 4;  // blocks of at least 4 tokens
-/// Pieces wait for others until so many would fill a slot, if nobody waits for them.
-inline constexpr int kMostCarried = 16;
-/// What waited, the blocks of a turn, or those that are rescued, and the tail.
-inline constexpr int kSlotPieces = kMostCarried + 32 + kUnitPieces;
+/// What did not fill a unit before, the blocks of a turn, or those that are rescued and the tail.
+inline constexpr int kSlotPieces = 16 + 2 * kUnitPieces;
 inline constexpr int kSlots = 16;
 
-struct Slot {
+struct alignas(16) Slot {
   std::int32_t first_unit;  // of all that the CTA attends to
   std::int32_t units;
   std::int32_t last;  // whether the team ends with it
@@ -46,12 +44,13 @@ struct ScreeningState {
   std::uint32_t attended = 0;
   float best[16];
   std::int32_t best_block[16];
-  Piece carry[kMostCarried];
+  Piece carry[kUnitPieces];
 };
 
 template <int kConsumers>
 struct UnitQueue {
-  // Barriers, each used again and again; all lanes of a warp arrive.
+  // Barriers, each used again and again. All lanes that wrote or read arrive: of a screening warp
+  // all, of an attending one the first kUnitPieces.
   std::uint64_t filled[kSlots];
   std::uint64_t emptied[kSlots];
   std::uint64_t turns[kSlots];  // of screening warps, that have ended
@@ -61,7 +60,7 @@ struct UnitQueue {
   __device__ void init() {
     for (int i = 0; i < kSlots; ++i) {
       device::init_barrier(&filled[i], device::kWarp);
-      device::init_barrier(&emptied[i], kConsumers * device::kWarp);
+      device::init_barrier(&emptied[i], kConsumers * kUnitPieces);
       device::init_barrier(&turns[i], device::kWarp);
     }
     state.slot = state.units = state.carried = 0;
@@ -87,10 +86,6 @@ struct UnitQueue {
   }
   __device__ bool is_filled(int slot) {
     return device::is_past(&filled[place(slot)], parity(slot));
-  }
-  /// Whether all slots before it have been left.
-  __device__ bool is_awaited(int slot) {
-    return slot == 0 || device::is_past(&emptied[place(slot - 1)], parity(slot - 1));
   }
   __device__ void fill(int slot) { device::arrive(&filled[place(slot)]); }
   __device__ void leave(int slot) { device::arrive(&emptied[place(slot)]); }

@@ -140,9 +140,8 @@ class Screener {
   /// What a tile of 16 blocks came to, as device::score_unit lays scores out.
   using Bounds = float[kHeads8][4];
 
-  /// Two tiles of blocks: lane l has number begin + l, -1 if there is none, and the heads that take
-  /// it.
-  struct Pair {
+  /// Of a tile's block number `lane`: which it is, -1 if there is none, and the heads that take it.
+  struct Taken {
     int block;
     std::uint32_t heads;
   };
@@ -160,37 +159,34 @@ class Screener {
     ++turn_;
   }
 
-  /// All blocks of a run: each warp takes two tiles at a turn.
+  /// All blocks of a run: each warp takes a tile of 16 at a turn, and has the next one under way.
   __device__ void screen_run(const OwnBlocks& own, const BlockRun& run, bool tracks, bool takes) {
-    constexpr int kStep = 2 * kRows * Shape::kScreenWarps;
-    const int turns = (run.count + 2 * kRows - 1) / (2 * kRows);
+    constexpr int kStep = kRows * Shape::kScreenWarps;
+    const int turns = (run.count + kRows - 1) / kRows;
     const int first =
         (warp_ - turn_ % Shape::kScreenWarps + Shape::kScreenWarps) % Shape::kScreenWarps;
-    copy(run, 0, first * 2 * kRows);
-    copy(run, 1, first * 2 * kRows + kRows);
+    for (int s = 0; s < Shape::kScreenStages; ++s) copy(run, s, first * kRows + s * kStep);
+    int stage = 0;
 #pragma unroll 1
     for (int t = first; t < turns; t += Shape::kScreenWarps) {
-      const int begin = t * 2 * kRows;
-      Bounds bounds[2];
-      Pair pair;
-      pair.block = begin + lane_ < run.count ? run.block(begin + lane_) : -1;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        device::wait_copies<1>();
-        __syncwarp();
-        bound(bounds[half], half);
-        const std::uint32_t heads = heads_of(bounds[half]);
-        if (lane_ / kRows == half) pair.heads = heads;
-        __syncwarp();
-        copy(run, half, begin + kStep + half * kRows);
-        if (a_.step.bounds != nullptr) dump(own, bounds[half], pair.block, half);
-      }
-      if (is_pinned(pair.block, own.full, a_.pinned)) pair.heads = all_heads_;
-      if (pair.block < 0) pair.heads = 0;
+      const int begin = t * kRows;
+      Bounds bounds;
+      Taken taken;
+      taken.block = lane_ < kRows && begin + lane_ < run.count ? run.block(begin + lane_) : -1;
+      device::wait_copies<Shape::kScreenStages - 1>();
+      __syncwarp();
+      bound(bounds, stage);
+      taken.heads = heads_of(bounds);
+      __syncwarp();
+      copy(run, stage, begin + Shape::kScreenStages * kStep);
+      stage = stage + 1 == Shape::kScreenStages ? 0 : stage + 1;
+      if (a_.step.bounds != nullptr) dump(own, bounds, taken.block);
+      if (is_pinned(taken.block, own.full, a_.pinned)) taken.heads = all_heads_;
+      if (taken.block < 0) taken.heads = 0;
       queue_.await_turn(turn_ + t);
       if (t == 0) clear_chunk();
-      if (tracks) track(bounds, pair);
-      if (takes) hand_over(pair);
+      if (tracks) track(bounds, taken);
+      if (takes) hand_over(taken);
       queue_.end_turn(turn_ + t);
     }
     device::wait_copies<0>();
@@ -261,16 +257,14 @@ class Screener {
     return heads & all_heads_;
   }
 
-  __device__ void dump(const OwnBlocks& own, const Bounds& bounds, int block_of_lane,
-                       int half) const {
+  __device__ void dump(const OwnBlocks& own, const Bounds& bounds, int block_of_lane) const {
     const std::int64_t first = device::first_head(a_.step, a_.group, own.team);
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int head = 8 * n + 2 * (lane_ % 4) + i % 2;
-        const int block =
-            __shfl_sync(0xffffffffu, block_of_lane, kRows * half + lane_ / 4 + 8 * (i / 2));
+        const int block = __shfl_sync(0xffffffffu, block_of_lane, lane_ / 4 + 8 * (i / 2));
         if (head >= a_.group || block < 0) continue;
         a_.step.bounds[(first + head) * a_.step.bound_stride + block] = bounds[n][i];
       }
@@ -285,21 +279,19 @@ class Screener {
     return own.has_first && a_.rescue && !whole ? chunk : 0;
   }
 
-  /// Queues the blocks of lanes that have heads, or leaves them to wait for others.
-  __device__ void hand_over(const Pair& pair) {
+  /// Queues the blocks of lanes that have heads; too few for a unit wait for others.
+  __device__ void hand_over(const Taken& taken) {
     ScreeningState& state = queue_.state;
-    const std::uint32_t chosen = __ballot_sync(0xffffffffu, pair.heads != 0);
+    const std::uint32_t chosen = __ballot_sync(0xffffffffu, taken.heads != 0);
     if (chosen == 0) return;
     const int carried = state.carried;
     const int pieces = carried + __popc(chosen);
-    // As many as give every attending warp a unit.
-    const int least = min(kMostCarried, max(1, Shape::kWarps * 16 >> a_.block_log2));
-    const bool wait = pieces < least && !__any_sync(0xffffffffu, queue_.is_awaited(state.slot));
+    const bool wait = pieces < 1 << max(4 - a_.block_log2, 0);
     Slot* slot = wait ? nullptr : &open_slot();
     Piece* target = wait ? state.carry : slot->pieces;
-    if (pair.heads != 0) {
+    if (taken.heads != 0) {
       const int rank = __popc(chosen & ((1u << lane_) - 1));
-      target[carried + rank] = {pair.block << a_.block_log2, pair.heads};
+      target[carried + rank] = {taken.block << a_.block_log2, taken.heads};
     }
     __syncwarp();
     if (!wait) return fill(*slot, pieces, false);
@@ -345,11 +337,11 @@ class Screener {
   }
 
   /// Keeps what the rescue of the first chunk will ask for: turns come in the order of blocks.
-  __device__ void track(const Bounds (&bounds)[2], const Pair& pair) {
-    const bool inside = pair.block >= 0 && pair.block < a_.chunk;
+  __device__ void track(const Bounds& bounds, const Taken& taken) {
+    const bool inside = taken.block >= 0 && taken.block < a_.chunk;
     if (!__any_sync(0xffffffffu, inside)) return;
     ScreeningState& state = queue_.state;
-    const std::uint32_t taken = __reduce_or_sync(0xffffffffu, inside ? pair.heads : 0);
+    const std::uint32_t heads = __reduce_or_sync(0xffffffffu, inside ? taken.heads : 0);
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
 #pragma unroll
@@ -357,9 +349,9 @@ class Screener {
         float best = -INFINITY;
         int at = 0x7fffffff;
 #pragma unroll
-        for (int eight = 0; eight < 4; ++eight) {
-          const int block = __shfl_sync(0xffffffffu, pair.block, lane_ / 4 + 8 * eight);
-          const float bound = bounds[eight / 2][n][2 * (eight % 2) + h];
+        for (int eight = 0; eight < 2; ++eight) {
+          const int block = __shfl_sync(0xffffffffu, taken.block, lane_ / 4 + 8 * eight);
+          const float bound = bounds[n][2 * eight + h];
           if (block >= 0 && block < a_.chunk) keep_larger(best, at, bound, block);
         }
 #pragma unroll
@@ -375,7 +367,7 @@ class Screener {
         }
       }
     }
-    if (lane_ == 0) state.attended |= taken;
+    if (lane_ == 0) state.attended |= heads;
     __syncwarp();
   }
 
