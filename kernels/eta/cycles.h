@@ -8,8 +8,9 @@ namespace kvsim::eta_cycles {
 // step takes; nvcc 13.0, sm_90a, bf16 heads of 64 or 128 in groups of up to 8, round numbers.
 // Counted as if a warp had its issue slots for itself and its instructions at hand.
 inline constexpr double kQueries = 1200;  // from a group's queries to the first copies of records
-inline constexpr double kBounds = 3000;   // from 32 records to the heads that take each, the next
-                                          // turn's copies started: 3100 at 64, 2750 at 128
+inline constexpr double kBounds =
+    1600;  // from 16 records to the heads that take each, the next
+           // copies started; two in a row took 3100 at 64, 2750 at 128
 inline constexpr double kTurnOver = 150;  // from the turn before to the next one
 inline constexpr double kQueue = 700;     // more where a turn fills a slot: 600 to 750
 inline constexpr double kTrack = 1000;    // more in the first chunk

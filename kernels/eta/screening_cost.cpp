@@ -13,11 +13,11 @@ namespace cycles = eta_cycles;
 
 std::int64_t ceil_of(std::int64_t n, std::int64_t parts) { return (n + parts - 1) / parts; }
 
-double turns_of(double blocks) { return std::ceil(blocks / kBlocksOfTurn); }
+double turns_of(double blocks) { return std::ceil(blocks / kScreenedAtOnce); }
 
 /// Of one turn, while no other can have its own.
 double in_turn(double share) {
-  return cycles::kTurnOver + cycles::kQueue * std::min(1.0, share * kBlocksOfTurn);
+  return cycles::kTurnOver + cycles::kQueue * std::min(1.0, share * kScreenedAtOnce);
 }
 
 }  // namespace
@@ -35,7 +35,8 @@ ScreeningCost::ScreeningCost(const Shape& shape, const DeviceLimits& limits, con
   run_turns_ = std::max(1.0, turns_of(std::min(most, units * kShareTokens / block)));
   const double starts = std::min(runs_, std::ceil(teams_ / plan.launch.ctas));
   const double first = turns_of(std::min(most, static_cast<double>(rule.chunk)));
-  if (plan.ctas_per_team <= 1) run_tracked_ = starts * std::min(first, run_turns_) / runs_;
+  if (rule.rescue && plan.ctas_per_team <= 1)
+    run_tracked_ = starts * std::min(first, run_turns_) / runs_;
 }
 
 /// The CTA with a team's first blocks bounds the first chunk once more unless it has all of it:

@@ -12,11 +12,8 @@ namespace kvsim::eta {
 inline constexpr int kShareTokens = 256;
 inline constexpr SplitUnit kSplitUnit{kShareTokens, 1};
 
-/// Blocks that are screened at once: rows of a matrix product.
+/// Blocks that a screening warp takes at a turn: rows of a matrix product.
 inline constexpr int kScreenedAtOnce = 16;
-/// Tiles of so many blocks that a screening warp takes at a turn.
-inline constexpr int kTilesOfTurn = 2;
-inline constexpr int kBlocksOfTurn = kTilesOfTurn * kScreenedAtOnce;
 
 /// Of a CTA, for a class of head sizes (head_class) and groups in eights; `large`: an SM has
 /// kLargeSharedBytes.

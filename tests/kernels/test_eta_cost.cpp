@@ -107,11 +107,11 @@ TEST_CASE("eta: a team's first CTA bounds the first chunk again, beside the othe
   CHECK(first_access(stage, Tensor::kQuery).requests == 32);
   CHECK(first_access(stage, Tensor::kMetadata).rows == 4 * 128);
   CHECK(first_access(stage, Tensor::kMetadata).requests == 2 * 4 * 128);
-  CHECK(stage.chain_cycles == 1200 + (3000 + 150 + 700) + 900);
+  CHECK(stage.chain_cycles == 1200 + (1600 + 150 + 700) + 900);
   CHECK(stage.load_warps == 4);
-  // After the first turn: four that are tracked, a warp each, in turn; the team's last slot.
+  // After the first turn: eight that are tracked, in turn; the team's last slot.
   CHECK(stage.load_rounds == 2);
-  CHECK(stage.round_cycles * 2 == 3000 + 4 * (150 + 1000) + 1000);
+  CHECK(stage.round_cycles * 2 == 1600 + 8 * (150 + 1000) + 1000);
 
   const Work sure = work_of("eta:thresholds=union,density=0.25,rescue=off", {8192});
   CHECK(first_access(sure.stages[0], Tensor::kMetadata).requests == 4 * 128);
@@ -128,8 +128,8 @@ TEST_CASE("eta: fewer warps screen larger heads, one turn after the other") {
                           .work(shape, named.method->bounds(shape).high, kLimits)
                           .stages[0];
   CHECK(stage.load_warps == 2);
-  // The first chunk's four turns: two of each warp, and the second warp's last one.
-  CHECK(stage.round_cycles * 2 == 2 * (3000 + 150 + 1000) + (150 + 1000) + 1000);
+  // The first chunk's eight turns: four of each warp, and the second warp's last one.
+  CHECK(stage.round_cycles * 2 == 4 * (1600 + 150 + 1000) + (150 + 1000) + 1000);
 }
 
 TEST_CASE("eta: shares that span teams screen one after the other") {
@@ -142,28 +142,27 @@ TEST_CASE("eta: shares that span teams screen one after the other") {
   const Stage whole = stage_of("20");
   CHECK(first_access(whole, Tensor::kQuery).requests == 6 / 4.0);
   CHECK(first_access(whole, Tensor::kMetadata).requests == 4 * 64);
-  // 11 of a CTA's 22 units are 44 blocks: two turns, of different warps, the first one tracked.
-  const double run = 3000 + 2 * (150 + 700) + 1000;
-  const double beside = 2 * run - (3000 + 150 + 700) + 1200 + 1000;
+  // 11 of a CTA's 22 units are 44 blocks: three turns, of different warps, two of them tracked.
+  const double run = 1600 + 3 * (150 + 700) + 2 * 1000;
+  const double beside = 2 * run - (1600 + 150 + 700) + 1200 + 1000;
   CHECK(whole.load_rounds == 3);  // the second team's queries and first records
   CHECK(whole.round_cycles * 3 == Approx(beside));
 
   const Stage cut = stage_of("32");
   CHECK(first_access(cut, Tensor::kMetadata).requests == 4 * 64 + 32);
   CHECK(cut.load_rounds == 4);
-  CHECK(cut.round_cycles * 4 == Approx(beside + 3000 + 150 + 1000));
+  CHECK(cut.round_cycles * 4 == Approx(beside + 1600 + 2 * (150 + 1000)));
 }
 
 TEST_CASE("eta: a warp's turns follow each other where there are many") {
-  // A CTA for each of 4 teams: 1024 blocks, 32 turns of 4 warps, hardly one of which fills a slot.
+  // A CTA for each of 4 teams: 1024 blocks, 64 turns of 4 warps, hardly one of which fills a slot.
   DeviceLimits limits = kLimits;
   limits.sms = 4;
   const Work work =
       work_of("eta:thresholds=union,density=0.0001,pinned=0,rescue=off,chunk=32", {65536}, limits);
-  const double in_turn = 150 + 700 * (8 / 1024.0) * 32;  // each of 8 heads takes a block
-  const double tracked = in_turn + 1000 / 32.0;          // one of the turns
-  const double turns = 8 * (3000 + tracked) + 3 * tracked;
-  CHECK(work.stages[0].round_cycles == Approx(turns - (3000 + in_turn) + 1000));
+  const double in_turn = 150 + 700 * (8 / 1024.0) * 16;  // each of 8 heads takes a block
+  const double turns = 16 * (1600 + in_turn) + 3 * in_turn;
+  CHECK(work.stages[0].round_cycles == Approx(turns - (1600 + in_turn) + 1000));
 }
 
 TEST_CASE("eta: ours is one launch whose CTAs exchange, and tokens by their scores read all keys") {

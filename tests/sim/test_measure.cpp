@@ -225,7 +225,7 @@ TEST_CASE("measure: wrong flags exit with 2 and name the culprit") {
       {"--method nonsense --context 8", "unknown method 'nonsense'"},
       {"--method dense --context 0", "--context 0"},
       {"--method dense --context 8,x", "--context x"},
-      {"--method dense --context 8 --batch 65", "--batch 65"},
+      {"--method dense --context 8 --batch 129", "--batch 129"},
       {"--method dense --context 8 --shape 32/8", "--shape 32/8"},
       {"--method dense --context 8 --shape 32/7/128", "--shape 32/7/128"},
       {"--method dense --context 8 --shape 32/8/100", "--shape 32/8/100"},
