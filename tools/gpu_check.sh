@@ -30,9 +30,11 @@ output=$(cd "$3" && pwd)
 kvsim=$binaries/kvsim
 one_launch="dense santa-sys santa-prop santa-iid santa-strat santa-flash topk bernoulli-qk:k_layout=feature"
 read -r -a methods <<<"${METHODS:-$one_launch}"
-# Of two launches: the profiler empties the cache between them, so `bytes` leaves them out.
-two_launches=()
-[[ -n ${METHODS:-} ]] || two_launches=(santa-sys:scores=bernoulli,k_layout=feature)
+# Left out of `bytes`: of two launches, between which the profiler empties the cache; and eta, whose
+# first launch only asks for bounds.
+not_profiled=()
+[[ -n ${METHODS:-} ]] ||
+  not_profiled=(santa-sys:scores=bernoulli,k_layout=feature eta:thresholds=union)
 processes=${PROCESSES:-5}
 failed=0
 
@@ -53,7 +55,7 @@ attempt() {
 check() {
   local name=$1
   shift
-  attempt "check_$name.txt" "$kvsim" measure --check --method "${methods[@]}" "${two_launches[@]}" \
+  attempt "check_$name.txt" "$kvsim" measure --check --method "${methods[@]}" "${not_profiled[@]}" \
     "$@"
 }
 
@@ -81,10 +83,10 @@ stage_sanitizer() {
   local tool
   for tool in memcheck racecheck synccheck; do
     attempt "$tool.txt" compute-sanitizer --tool "$tool" --error-exitcode 3 \
-      "$kvsim" measure --check --method "${methods[@]}" "${two_launches[@]}" --shape 8/2/64,8/1/128 \
+      "$kvsim" measure --check --method "${methods[@]}" "${not_profiled[@]}" --shape 8/2/64,8/1/128 \
       --context 1,17,300,1+600+256 --layout hnd,paged:16
     attempt "${tool}_wide.txt" compute-sanitizer --tool "$tool" --error-exitcode 3 \
-      "$kvsim" measure --check --method "${methods[@]}" "${two_launches[@]}" --shape 16/1/256 --context 257 \
+      "$kvsim" measure --check --method "${methods[@]}" "${not_profiled[@]}" --shape 16/1/256 --context 257 \
       --layout nhd --dtype fp16
   done
 }
