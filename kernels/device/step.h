@@ -63,7 +63,7 @@ struct DeviceStep {
   FeatureMajorKeys k_by_feature;
   /// What the method's kernel keeps beside the cache (Kernel::prepare), or null.
   const std::byte* prepared = nullptr;
-  std::int64_t prepared_rows = 0;  // it has room for, in each sequence
+  std::int64_t prepared_rows = 0;  // it has room for, in each of as many sequences
   /// Of methods that screen blocks: thresholds [batch, q_heads]; and, for tests, the kernel's own
   /// bounds [batch, q_heads, bound_stride], or null.
   const float* thresholds = nullptr;

@@ -54,10 +54,10 @@ struct EtaShape {
   static constexpr int kStageBytes = 2 * Tile::kBytes;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
 
-  /// Each of them has two tiles of records: 32 KB are under way, or less where that is too much
-  /// beside the rest.
+  /// A screening warp has two stages, a tile of records each: 32 KB in all are under way, or less
+  /// where that is too much beside the rest.
   static constexpr int kScreenBytes = 2 * Tile::kBytes;  // of a tile: centroids and spreads
-  static constexpr int kScreenStages = kTilesOfTurn;
+  static constexpr int kScreenStages = 2;
   static constexpr int kScreenWarps = screening_warps(D, kHeads8, kLarge);
   static constexpr int kScreenRing = kScreenWarps * kScreenStages * kScreenBytes;
   static constexpr int kThreads = kWorkers + kScreenWarps * device::kWarp;

@@ -10,7 +10,7 @@ namespace kvsim::eta_cycles {
 inline constexpr double kQueries = 1200;  // from a group's queries to the first copies of records
 inline constexpr double kBounds =
     1600;  // from 16 records to the heads that take each, the next
-           // copies started; two in a row took 3100 at 64, 2750 at 128
+           // copies started: half of what two in a row take, 3100 at 64
 inline constexpr double kTurnOver = 150;  // from the turn before to the next one
 inline constexpr double kQueue = 700;     // more where a turn fills a slot: 600 to 750
 inline constexpr double kTrack = 1000;    // more in the first chunk

@@ -423,7 +423,7 @@ class Screener {
   const __half* rows_from_ = nullptr;  // of the team, this lane's first chunk
   const float* norms_from_ = nullptr;
   std::uint32_t all_heads_;
-  int turn_ = 0;  // slots filled before this team's
+  int turn_ = 0;  // turns before this run's
   ScreeningQueries<T, Shape::kDim, kHeads8> queries_;
 };
 

@@ -21,7 +21,7 @@ class PreparedScreening {
   PreparedScreening(const ThresholdSource& source, const Kernel& kernel, const DeviceLimits& limits,
                     DeviceStep step, std::byte* workspace, cudaStream_t stream);
 
-  /// Points the step, or one of as many rows, to it.
+  /// Points the step, or one of as many sequences and rows, to it.
   void attach(DeviceStep& step) const;
 
   std::span<const float> thresholds() const { return host_thresholds_; }  // [batch, q_heads]
