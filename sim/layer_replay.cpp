@@ -67,10 +67,17 @@ LayerReplay::LayerReplay(const LayerJob& job, const TraceLayer& layer, int threa
   for (const NamedMethod& method : job.methods) {
     any_scores_exactly_ = any_scores_exactly_ || method.method->scores_exactly();
   }
-  if (gpu != nullptr) {
-    replay_on_gpu(*gpu, threads, done);
-  } else {
-    replay_on_cpu(threads, done);
+  try {
+    if (gpu != nullptr) {
+      replay_on_gpu(*gpu, threads, done);
+    } else {
+      replay_on_cpu(threads, done);
+    }
+  } catch (const RuntimeError& error) {
+    // A method does not know whose layer it was given.
+    const std::string what = error.what();
+    if (what.starts_with(job.trace)) throw;
+    fail<RuntimeError>("{}: layer {}: {}", job.trace, layer.info.layer, what);
   }
 }
 

@@ -254,7 +254,8 @@ KVSIM_REGISTER_METHOD(
              {"rescue", "on", "on|off", "of a head without any block of chunk 1"},
              {"thresholds", "auto", "auto|learned|calibrated|union",
               "auto: learned, else calibrated; union: for a share of blocks"},
-             {"density", "0.25", "share", "that calibrated and union aim at"},
+             {"density", "0.25", "share",
+              "calibrated: of tokens that a head attends to; union: of blocks that a group loads"},
              {"implementation", "ours", "ours|published",
               "ours: one launch and an exchange; published: chunks and a reduction"}},
         .make = [](const Parameters& p) { return std::make_unique<Eta>(p); }});

@@ -1,5 +1,8 @@
 #include "kernels/eta/thresholds.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,8 +26,12 @@ const HostTensor& parameter(const LearnedParameters& learned, std::string_view n
   }
   const std::array<std::int64_t, 3>& shape = found->second.shape;
   if (shape != std::array<std::int64_t, 3>{1, rows, columns}) {
-    fail<RuntimeError>("eta: dataset '{}' has shape [{}, {}, {}], expected [{}, {}]", name,
-                       shape[0], shape[1], shape[2], rows, columns);
+    const auto begin =  // leading ones are not stored
+        std::find_if(shape.begin(), shape.end() - 1, [](std::int64_t n) { return n != 1; });
+    const std::string expected =
+        rows == 1 ? fmt::format("[{}]", columns) : fmt::format("[{}, {}]", rows, columns);
+    fail<RuntimeError>("eta: dataset '{}' has shape [{}], expected {}", name,
+                       fmt::join(begin, shape.end(), ", "), expected);
   }
   return found->second;
 }

@@ -231,11 +231,11 @@ TEST_CASE("eta: missing or misshapen sources are said") {
   };
   LearnedStep l;
   l.learned["eta_threshold_bias"] = tensor(1, 5, ElementType::kFloat32, 3);
-  fails_with(l.step.view, "eta", "'eta_threshold_bias' has shape [1, 1, 5], expected [1, 6]");
+  fails_with(l.step.view, "eta", "'eta_threshold_bias' has shape [5], expected [6]");
   l.learned.erase("eta_threshold_bias");
   fails_with(l.step.view, "eta", "no dataset 'eta_threshold_bias'");
   l.learned["eta_threshold_weight"] = tensor(6, 96, ElementType::kFloat32, 3);
-  fails_with(l.step.view, "eta", "'eta_threshold_weight' has shape [1, 6, 96], expected [96, 6]");
+  fails_with(l.step.view, "eta", "'eta_threshold_weight' has shape [6, 96], expected [96, 6]");
   l.step.view.layer_queries = {};
   fails_with(l.step.view, "eta", "need the queries of the whole layer");
   const RandomStep plain({.rows = 10});
