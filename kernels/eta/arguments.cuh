@@ -64,7 +64,6 @@ struct EtaShape {
 
   using Merge = device::DenseMerge<D, kHeads8, kWarps>;
   using Queue = UnitQueue<kWarps>;
-  using Stage = StagedUnit;
   static constexpr int kScreen = kRingBytes;
   static constexpr int kScratch = kScreen + kScreenRing;
   static constexpr int kWeights = kScratch + 4 * kWarps * Merge::kWarpFloats;

@@ -153,8 +153,8 @@ class Screener {
     norms_from_ = a_.records.norms + record;
     rows_from_ = a_.records.rows + record * 2 * a_.step.head_dim + lane_ % Tile::kChunks * 8;
     const int tracked = blocks_to_track(own);
-    screen_run(own, own.run, /*track=*/own.has_first && a_.rescue && tracked == 0, /*takes=*/true);
-    if (tracked > 0) screen_run(own, {0, 0, 0, tracked}, /*track=*/true, /*takes=*/false);
+    screen_run(own, own.run, /*tracks=*/own.has_first && a_.rescue && tracked == 0, /*takes=*/true);
+    if (tracked > 0) screen_run(own, {0, 0, 0, tracked}, /*tracks=*/true, /*takes=*/false);
     if (turn_ % Shape::kScreenWarps == warp_) close(own);
     ++turn_;
   }

@@ -431,9 +431,9 @@ std::vector<Estimate> LayerOnGpu::times(const GpuLaunch& launch,
   if (!std::exchange(uploaded_, true)) uploader_.finish();
   const double read = static_cast<double>(kv_bytes()) / static_cast<double>(input_.tokens) *
                       static_cast<double>(launch.rows.end - launch.rows.begin);
-  const int count = cold
-                        ? cold_copies(read, 3.0 * static_cast<double>(kv_bytes()), limits_.l2_bytes)
-                        : 1;  // K twice
+  // K, V, and as much as K again for what a kernel keeps beside them.
+  const double stored = 3.0 * static_cast<double>(kv_bytes());
+  const int count = cold ? cold_copies(read, stored, limits_.l2_bytes) : 1;
   std::vector<DeviceBuffer<std::byte>> owned;
   std::vector<TimedCopy> copies{{k_.data(), v_.data()}};
   for (int i = 1; i < count; ++i) {

@@ -123,11 +123,7 @@ CacheView prompt_of(const TraceLayer& layer, int first_head, const StepView& vie
   prompt.k = view.k.slice(0, view.prompt_tokens);
   prompt.scale = view.scale;
   for (int head = first_head; head < first_head + view.group; ++head) {
-    RowsView probes = layer.probe->rows(0);
-    probes.rows = layer.probe->shape[0];
-    probes.stride = layer.probe->shape[1] * layer.probe->shape[2];
-    probes.data += head * view.k.dim * bytes_of(probes.type);
-    prompt.probes.push_back(probes);
+    prompt.probes.push_back(layer.probe_queries(head));
   }
   return prompt;
 }
