@@ -29,7 +29,8 @@ ScreeningCost::ScreeningCost(const Shape& shape, const DeviceLimits& limits, con
                            limits.shared_bytes_per_sm >= kLargeSharedBytes);
   count_teams(shape, plan);
   const std::int64_t longest = *std::max_element(shape.contexts.begin(), shape.contexts.end());
-  const auto most = static_cast<double>(longest / block);
+  const std::int64_t full = longest / block;
+  const auto most = static_cast<double>(full);
   runs_ = plan.most_teams;
   const double units = std::ceil(plan.most_units() / runs_);
   run_turns_ = std::max(1.0, turns_of(std::min(most, units * kShareTokens / block)));
