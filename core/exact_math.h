@@ -34,6 +34,52 @@ KVSIM_HD inline float exp_nonpositive(float x) {
   return x > -87.0f ? result : (x <= -87.0f ? 0.0f : x);  // the last keeps NaN
 }
 
+/// e^x - 1 for x <= 0, without the cancellation near zero: relative error below 2^-20.
+KVSIM_HD inline float expm1_nonpositive(float x) {
+  if (x < -0.34f) return exp_nonpositive(x) - 1.0f;
+  float p = 1.9875691500e-4f;  // the polynomial above
+  p = std::fma(p, x, 1.3981999507e-3f);
+  p = std::fma(p, x, 8.3334519073e-3f);
+  p = std::fma(p, x, 4.1665795894e-2f);
+  p = std::fma(p, x, 1.6666665459e-1f);
+  p = std::fma(p, x, 5.0000001201e-1f);
+  return std::fma(p, x * x, x);
+}
+
+/// ln x for normal x > 0 with the same bits everywhere, as above: relative error below 2^-22.
+KVSIM_HD inline float log_positive(float x) {
+  constexpr float kLn2High = 0.693359375f;
+  constexpr float kLn2Low = -2.12194440e-4f;
+  constexpr std::uint32_t kRootHalf = 0x3F3504F3;  // bits of the square root of 1/2
+  // x = 2^n (1 + f), 1 + f between √½ and √2.
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  const auto exponent = static_cast<std::int32_t>(bits - kRootHalf) >> 23;
+  const auto n = static_cast<float>(exponent);
+  const float f = std::bit_cast<float>(bits - (static_cast<std::uint32_t>(exponent) << 23)) - 1.0f;
+  // Minimax polynomial (Cephes logf coefficients).
+  float p = 7.0376836292e-2f;
+  p = std::fma(p, f, -1.1514610310e-1f);
+  p = std::fma(p, f, 1.1676998740e-1f);
+  p = std::fma(p, f, -1.2420140846e-1f);
+  p = std::fma(p, f, 1.4249322787e-1f);
+  p = std::fma(p, f, -1.6668057665e-1f);
+  p = std::fma(p, f, 2.0000714765e-1f);
+  p = std::fma(p, f, -2.4999993993e-1f);
+  p = std::fma(p, f, 3.3333331174e-1f);
+  const float square = f * f;
+  float rest = p * (f * square);
+  rest = std::fma(n, kLn2Low, rest);
+  rest = std::fma(-0.5f, square, rest);
+  return std::fma(n, kLn2High, f + rest);
+}
+
+/// ln(1 + x) for x > -1, without the cancellation near zero.
+KVSIM_HD inline float log1p_exact(float x) {
+  const float sum = 1.0f + x;
+  const float lost = x - (sum - 1.0f);  // exact
+  return log_positive(sum) + lost / sum;
+}
+
 /// 1 / x for estimates: within 2^-22.
 KVSIM_HD inline float estimated_inverse(float x) {
 #ifdef __CUDA_ARCH__

@@ -34,6 +34,8 @@ enum class Purpose : std::uint32_t {
   kBudgetOffset = 2,  // systematic sampling of tile budgets
   kSynthetic = 3,     // trace synthesis
   kQueryDraw = 4,     // which query features Bernoulli scores use
+  kTeamNoise = 5,     // which teams a head draws
+  kMemberDraw = 6,    // which keys of a team it draws
 };
 
 /// The place a random word belongs to (docs/design.md): the seed is the key, all else the counter.

@@ -22,6 +22,7 @@ struct Statistics {
   double k_chunks = 0;            // chunks of kChunkFeatures that hold a feature read, per KV head
   double query_hits = 0;          // Σ counts of drawn query features, per query head; exact: 0
   double state_bytes_read = 0;    // what the method's state cost to consult (block records …)
+  double routing_vectors = 0;     // read of the state to choose rows by, in head_dim elements
 
   Statistics& operator+=(const Statistics& o) {
     k_rows += o.k_rows;
@@ -36,6 +37,7 @@ struct Statistics {
     k_chunks += o.k_chunks;
     query_hits += o.query_hits;
     state_bytes_read += o.state_bytes_read;
+    routing_vectors += o.routing_vectors;
     return *this;
   }
   friend bool operator==(const Statistics&, const Statistics&) = default;

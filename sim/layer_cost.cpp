@@ -116,7 +116,7 @@ CostedStep cost_replayed_step(const LayerJob& job, const LayerInfo& info, std::i
   result.record.step = step;
   result.record.context = static_cast<double>(visible.end - visible.begin);
   result.record.head_dim = info.head_dim;
-  result.record.k_row_bytes = targets[0].format.row_bytes(info.head_dim);
+  result.record.latent = info.layout == KvLayout::kLatent;
   result.costs = cost_on_targets(cost_step(job, info, tokens, step), method,
                                  result.record.statistics, rows, targets);
   for (const TargetCost& cost : result.costs) {

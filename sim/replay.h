@@ -55,7 +55,7 @@ struct StepRecord {
   std::int64_t step = 0;
   double context = 0;  // rows the step sees
   int head_dim = 0;
-  double k_row_bytes = 0;            // as stored for the first target
+  bool latent = false;               // V is a part of the K row
   std::vector<HeadFigures> heads;    // [q_heads]
   std::vector<UnionFigures> unions;  // [kv_heads]
   Statistics statistics;             // sums over heads

@@ -10,7 +10,7 @@ namespace kvsim {
 
 /// Every field of Statistics by name, for code that treats them alike.
 using StatisticsField = double Statistics::*;
-inline constexpr std::array<std::pair<std::string_view, StatisticsField>, 12> kStatisticsFields{{
+inline constexpr std::array<std::pair<std::string_view, StatisticsField>, 13> kStatisticsFields{{
     {"k_rows", &Statistics::k_rows},
     {"k_requests", &Statistics::k_requests},
     {"v_rows", &Statistics::v_rows},
@@ -23,6 +23,7 @@ inline constexpr std::array<std::pair<std::string_view, StatisticsField>, 12> kS
     {"k_chunks", &Statistics::k_chunks},
     {"query_hits", &Statistics::query_hits},
     {"state_bytes_read", &Statistics::state_bytes_read},
+    {"routing_vectors", &Statistics::routing_vectors},
 }};
 
 Statistics scaled(const Statistics& statistics, double factor);

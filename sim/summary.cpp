@@ -51,7 +51,7 @@ struct Sums {
   double all_chunks = 0;
   double k_vectors = 0;     // k_rows in vectors of all features
   double context_rows = 0;  // Σ n over KV heads
-  double routing_rows = 0;  // bytes of state read, in key vectors
+  double routing_vectors = 0;
 };
 
 void add_features(const StepRecord& record, Sums& sums) {
@@ -83,7 +83,8 @@ Sums sum_records(std::span<const StepRecord* const> records) {
       sums.context_rows += record->context;
     }
     add_features(*record, sums);
-    sums.routing_rows += ratio(record->statistics.state_bytes_read, record->k_row_bytes);
+    // A latent row, K and V in one, counts as a read of both.
+    sums.routing_vectors += record->statistics.routing_vectors * (record->latent ? 2 : 1);
   }
   return sums;
 }
@@ -119,7 +120,7 @@ RunSummary summarize(std::span<const StepRecord* const> records) {
   summary.selection.k_feature_fraction_group = ratio(sums.group_features, sums.all_group_features);
   summary.selection.k_chunk_fraction_group = ratio(sums.chunks, sums.all_chunks);
   summary.logical_access_fraction =
-      ratio(sums.k_vectors + sums.v_rows + sums.routing_rows, 2 * sums.context_rows);
+      ratio(sums.k_vectors + sums.v_rows + sums.routing_vectors, 2 * sums.context_rows);
   for (const StepRecord* record : records) {
     summary.context_mean += record->context / static_cast<double>(records.size());
     for (const HeadFigures& head : record->heads) summary.empty_heads += head.empty ? 1 : 0;

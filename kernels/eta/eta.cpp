@@ -184,8 +184,10 @@ Selection Eta::select(const StepView& view, const Scores& scores, State* state) 
   }
   selection.finish();
   if (!settings_.is_token_exact()) {
+    const auto records = static_cast<double>(full);
     selection.statistics.state_bytes_read =
-        static_cast<double>(full) * static_cast<double>(record_bytes(view.k.dim));
+        records * static_cast<double>(record_bytes(view.k.dim));
+    selection.statistics.routing_vectors = records * record_vectors(view.k.dim);
   }
   return selection;
 }
@@ -222,8 +224,9 @@ void Eta::add_bounds(std::int64_t context, const Shape& shape, Bounds& bounds) c
       s.k_requests = static_cast<double>(context) * shape.q_heads;
       s.k_rows = static_cast<double>(context) * shape.kv_heads;
     } else {
-      s.state_bytes_read =
-          static_cast<double>(full * record_bytes(shape.head_dim)) * shape.kv_heads;
+      const double records = static_cast<double>(full) * shape.kv_heads;
+      s.state_bytes_read = records * static_cast<double>(record_bytes(shape.head_dim));
+      s.routing_vectors = records * record_vectors(shape.head_dim);
     }
     return s;
   };

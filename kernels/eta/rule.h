@@ -27,6 +27,9 @@ inline constexpr float kNormMargin = 1.0f + 0x1p-18f;
 /// Bytes of a block's record: centroid and spread in 16 bits, the largest norm in 32.
 constexpr std::int64_t record_bytes(int head_dim) { return 2 * head_dim * 2 + 4; }
 
+/// The same in vectors of head_dim elements.
+constexpr double record_vectors(int head_dim) { return 2 + 1.0 / head_dim; }
+
 /// Bound of a block's logits (eq. 7): `dot` = q·μ, `deviation` = √(Σ q² σ²).
 KVSIM_HD inline float block_bound(float dot, float deviation, float query_norm, float largest_norm,
                                   float z, float scale) {

@@ -104,7 +104,9 @@ class Skeleton : public Method {
       selection.heads.push_back(std::move(head));
     }
     selection.finish();
-    selection.statistics.state_bytes_read = 4.0 * static_cast<double>(seen.size());
+    const auto read = static_cast<double>(seen.size());
+    selection.statistics.state_bytes_read = 4 * read;
+    selection.statistics.routing_vectors = read / view.k.dim;
     return selection;
   }
 
@@ -114,7 +116,9 @@ class Skeleton : public Method {
       const double kept = std::min(static_cast<double>(context), static_cast<double>(keep_));
       exact.k_rows += kept * shape.kv_heads;
       exact.k_requests += kept * shape.q_heads;
-      exact.state_bytes_read += 4.0 * static_cast<double>(context) * shape.kv_heads;
+      const double norms = static_cast<double>(context) * shape.kv_heads;
+      exact.state_bytes_read += 4 * norms;
+      exact.routing_vectors += norms / shape.head_dim;
     }
     exact.v_rows = exact.k_rows;
     exact.v_requests = exact.draws = exact.k_requests;

@@ -61,4 +61,38 @@ TEST_CASE("exp_nonpositive never falls as x rises, but for rounding") {
   CHECK(drops == 0);
 }
 
+TEST_CASE("log_positive is within 2^-22 of ln x") {
+  double worst = 0;
+  for (float x = 0x1p-120f; x < 0x1p120f; x *= 1.0009f) {
+    const double expected = std::log(static_cast<double>(x));
+    worst = std::max(worst, std::abs(log_positive(x) - expected) / std::abs(expected));
+  }
+  for (float x = 0.5f; x < 2.0f; x += 0x1p-17f) {  // where ln x is small
+    if (x == 1.0f) continue;
+    const double expected = std::log(static_cast<double>(x));
+    worst = std::max(worst, std::abs(log_positive(x) - expected) / std::abs(expected));
+  }
+  CHECK(worst < std::exp2(-22));
+  CHECK(log_positive(1.0f) == 0.0f);
+}
+
+TEST_CASE("log1p_exact and expm1_nonpositive lose nothing near zero") {
+  double logarithm = 0;
+  double exponential = 0;
+  for (float x = 0x1p-60f; x < 0.5f; x *= 1.0003f) {
+    for (const float y : {x, -x}) {
+      const double expected = std::log1p(static_cast<double>(y));
+      logarithm = std::max(logarithm, std::abs(log1p_exact(y) - expected) / std::abs(expected));
+    }
+  }
+  for (float x = 0x1p-60f; x < 86.0f; x *= 1.0003f) {
+    const double expected = std::expm1(-static_cast<double>(x));
+    exponential = std::max(exponential, std::abs(expm1_nonpositive(-x) - expected) / -expected);
+  }
+  CHECK(logarithm < std::exp2(-21.5));
+  CHECK(exponential < std::exp2(-20));
+  CHECK(expm1_nonpositive(0.0f) == 0.0f);
+  CHECK(expm1_nonpositive(-INFINITY) == -1.0f);
+}
+
 }  // namespace kvsim

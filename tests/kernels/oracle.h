@@ -54,6 +54,14 @@ struct EtaRule {
 };
 OracleHead oracle_eta(const StepView& view, int g, const EtaRule& rule);
 
+struct TeamRule {
+  int parent = 16;  // contiguous tokens
+  int representatives = 4;
+  std::int64_t draws = 32;
+  bool mean = false;  // routes by mean keys
+};
+OracleHead oracle_santapp(const StepView& view, int g, const TeamRule& rule);
+
 /// Scores of the oracle, in float64, without touching the tally.
 std::vector<double> oracle_scores(const StepView& view, int g, const ScoreRule& rule = {});
 

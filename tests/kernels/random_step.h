@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -19,7 +21,7 @@ struct RandomStep {
     int v_head_dim = 0;  // 0 = head_dim
     double peak = 1;     // standard deviation of the logits
     std::uint64_t seed = 1;
-    std::int64_t prompt_tokens = 0;  // 0 = rows - 1
+    std::int64_t prompt_tokens = 0;  // 0 = rows - 1, but one at least
   };
 
   explicit RandomStep(const Spec& spec) {
@@ -41,7 +43,8 @@ struct RandomStep {
     view.queries = queries;
     view.group = spec.group;
     view.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(spec.head_dim)));
-    view.prompt_tokens = spec.prompt_tokens > 0 ? spec.prompt_tokens : spec.rows - 1;
+    view.prompt_tokens =
+        spec.prompt_tokens > 0 ? spec.prompt_tokens : std::max<std::int64_t>(1, spec.rows - 1);
     view.random = {.seed = spec.seed, .layer = 3, .step = 5, .head = 8};
   }
   RandomStep(const RandomStep&) = delete;
@@ -58,9 +61,12 @@ struct RandomStep {
   StepView view;
 };
 
-/// The cache of a step as a prompt, with the step's own queries as its last ones.
-inline CacheView as_prompt(const StepView& view) {
-  CacheView prompt{.k = view.k, .v = view.v, .scale = view.scale, .logit_cap = view.logit_cap};
+/// The first rows of a step's cache as a prompt, with the step's own queries as its last ones.
+inline CacheView as_prompt(const StepView& view, std::int64_t rows) {
+  CacheView prompt{.k = view.k.slice(0, rows),
+                   .v = view.v.slice(0, rows),
+                   .scale = view.scale,
+                   .logit_cap = view.logit_cap};
   for (int g = 0; g < view.group; ++g) {
     prompt.probes.push_back({reinterpret_cast<const std::byte*>(view.query(g).data()),
                              ElementType::kFloat32, 1, view.k.dim, view.k.dim});
@@ -68,9 +74,16 @@ inline CacheView as_prompt(const StepView& view) {
   return prompt;
 }
 
-/// Prepares the state a method wants and selects with exact scores.
+/// The state a method wants: prepared on the prompt, grown to the step.
+inline std::unique_ptr<State> state_of(const Method& method, const StepView& view) {
+  std::unique_ptr<State> state = method.prepare(as_prompt(view, view.prompt_tokens));
+  if (state) method.append(*state, as_prompt(view, view.rows()));
+  return state;
+}
+
+/// Selects with exact scores.
 inline Selection select_with(const Method& method, const StepView& view) {
-  const std::unique_ptr<State> state = method.prepare(as_prompt(view));
+  const std::unique_ptr<State> state = state_of(method, view);
   return method.select(view, method.score(view, state.get()), state.get());
 }
 

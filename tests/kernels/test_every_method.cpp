@@ -15,36 +15,42 @@ namespace {
 /// Every method with its defaults, and the modes that defaults leave out.
 std::vector<std::string> every_spec() {
   std::vector<std::string> specs = method_registry().names();
-  for (const char* spec : {"santa-prop:mode=unbiased",
-                           "santa-prop:mode=released",
-                           "santa-prop:offsets=per-tile",
-                           "santa-prop:offsets=shared",
-                           "santa-sys:offsets=shared",
-                           "santa-prop:tile=64",
-                           "santa-prop:tile=16",
-                           "santa-sys:samples=1",
-                           "santa-iid:samples=1000",
-                           "santa-flash:samples=1",
-                           "santa-flash:samples=77,tile=32",
-                           "santa-flash:mode=released",
-                           "santa-flash:offsets=per-tile",
-                           "santa-flash:offsets=shared",
-                           "topk:keys=1",
-                           "topk:keys=100000",
-                           "eta:block=1",
-                           "eta:block=4,chunk=8,gate=additive",
-                           "eta:block=16,spread=flat,gate=none,thresholds=calibrated,density=0.5",
-                           "eta:block=128,rescue=off,implementation=published",
-                           "eta:thresholds=union",
-                           "eta:block=2,thresholds=union,pinned=0,chunk=3,density=0.1",
-                           "eta:block=32,thresholds=union,shift=0.5,implementation=published",
-                           "bernoulli-qk:draws=1,query=mean",
-                           "bernoulli-qk:draws=64,drawn=iid,k_layout=feature",
-                           "santa-iid:scores=bernoulli",
-                           "santa-sys:scores=bernoulli,draws=2,query=mean",
-                           "santa-strat:scores=bernoulli,draws=16",
-                           "santa-prop:scores=bernoulli,drawn=iid,k_layout=feature",
-                           "santa-flash:scores=bernoulli,query=mean,k_layout=feature"}) {
+  for (const char* spec :
+       {"santa-prop:mode=unbiased",
+        "santa-prop:mode=released",
+        "santa-prop:offsets=per-tile",
+        "santa-prop:offsets=shared",
+        "santa-sys:offsets=shared",
+        "santa-prop:tile=64",
+        "santa-prop:tile=16",
+        "santa-sys:samples=1",
+        "santa-iid:samples=1000",
+        "santa-flash:samples=1",
+        "santa-flash:samples=77,tile=32",
+        "santa-flash:mode=released",
+        "santa-flash:offsets=per-tile",
+        "santa-flash:offsets=shared",
+        "topk:keys=1",
+        "topk:keys=100000",
+        "eta:block=1",
+        "eta:block=4,chunk=8,gate=additive",
+        "eta:block=16,spread=flat,gate=none,thresholds=calibrated,density=0.5",
+        "eta:block=128,rescue=off,implementation=published",
+        "eta:thresholds=union",
+        "eta:block=2,thresholds=union,pinned=0,chunk=3,density=0.1",
+        "eta:block=32,thresholds=union,shift=0.5,implementation=published",
+        "santapp:grouping=contiguous",
+        "santapp:grouping=contiguous,routing=mean,samples=4,implementation=published",
+        "santapp:grouping=contiguous,parent=7,representatives=7,samples=30",
+        "santapp:grouping=contiguous,guided=4,routing=mean,samples=64",
+        "santapp:grouping=contiguous,samples=1000000",
+        "bernoulli-qk:draws=1,query=mean",
+        "bernoulli-qk:draws=64,drawn=iid,k_layout=feature",
+        "santa-iid:scores=bernoulli",
+        "santa-sys:scores=bernoulli,draws=2,query=mean",
+        "santa-strat:scores=bernoulli,draws=16",
+        "santa-prop:scores=bernoulli,drawn=iid,k_layout=feature",
+        "santa-flash:scores=bernoulli,query=mean,k_layout=feature"}) {
     specs.push_back(spec);
   }
   return specs;
@@ -206,6 +212,8 @@ TEST_CASE("bounds hold what a step reads") {
       CHECK((low.query_hits <= s.query_hits && s.query_hits <= high.query_hits));
       CHECK((low.state_bytes_read <= s.state_bytes_read &&
              s.state_bytes_read <= high.state_bytes_read));
+      CHECK(
+          (low.routing_vectors <= s.routing_vectors && s.routing_vectors <= high.routing_vectors));
       // A released tile may draw one more or less than its budget.
       const double slack = spec.find("released") == std::string::npos ? 0 : s.head_tiles;
       CHECK((low.draws - slack <= s.draws && s.draws <= high.draws + slack));
@@ -216,7 +224,7 @@ TEST_CASE("bounds hold what a step reads") {
 TEST_CASE("the registry holds the methods of this build") {
   const std::vector<std::string> names = method_registry().names();
   for (const char* name : {"bernoulli-qk", "dense", "eta", "santa-iid", "santa-prop", "santa-strat",
-                           "santa-sys", "skeleton", "topk"}) {
+                           "santa-sys", "santapp", "skeleton", "topk"}) {
     CHECK(std::find(names.begin(), names.end(), name) != names.end());
   }
 }

@@ -72,6 +72,20 @@ const std::vector<Case>& cases() {
        [](const StepView& v, int g) { return oracle_flash(v, g, 100, 32); }, 100},
       {"santa-flash:samples=3,tile=64",
        [](const StepView& v, int g) { return oracle_flash(v, g, 3, 64); }, 3},
+      {"santapp:grouping=contiguous,samples=32",
+       [](const StepView& v, int g) { return oracle_santapp(v, g, {.draws = 8}); }, 0, false},
+      {"santapp:grouping=contiguous,parent=6,representatives=3,samples=10,routing=mean",
+       [](const StepView& v, int g) {
+         return oracle_santapp(v, g, {.parent = 6, .representatives = 3, .draws = 5, .mean = true});
+       },
+       0, false, 1e-3},  // means are rounded, to one side or the other
+      {"santapp:grouping=contiguous,parent=1,representatives=1,samples=20",
+       [](const StepView& v, int g) {
+         return oracle_santapp(v, g, {.parent = 1, .representatives = 1, .draws = 20});
+       },
+       0, false},
+      {"santapp:grouping=contiguous,samples=100000",
+       [](const StepView& v, int g) { return oracle_santapp(v, g, {.draws = 25000}); }, 0, false},
       {"bernoulli-qk", [](const StepView& v, int g) { return oracle_dense(v, g, {.draws = 4}); },
        0},
       {"bernoulli-qk:draws=7,drawn=iid,k_layout=feature",

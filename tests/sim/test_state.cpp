@@ -64,6 +64,7 @@ class Learner : public Method {
     }
     selection.finish();
     selection.statistics.state_bytes_read = 64;
+    selection.statistics.routing_vectors = 1;
     return selection;
   }
   Bounds bounds(const Shape&) const override { return {}; }
@@ -204,7 +205,7 @@ TEST_CASE("state: routing reads count as logical access in units of a key") {
   SmallTrace{}.write(folder.file("a.h5"));
   const Replay result = replay_of(folder, {"test-learner"}, 2, "0");
   const RunSummary summary = summarize(records_of(result.runs[0]));
-  // One K row, one V row and 64 bytes = one key of 32 bf16 elements, of 2 x 301 rows.
+  // One K row, one V row and one vector of the state, of 2 x 301 rows.
   CHECK(summary.logical_access_fraction == testing::Approx(3.0 / (2 * 301)));
 }
 
