@@ -34,6 +34,7 @@ enum class Purpose : std::uint32_t {
   kBudgetOffset = 2,  // systematic sampling of tile budgets
   kSynthetic = 3,     // trace synthesis
   kQueryDraw = 4,     // which query features Bernoulli scores use
+  kClusters = 7,      // points that k-means begins with and learns from
 };
 
 /// The place a random word belongs to (docs/design.md): the seed is the key, all else the counter.

@@ -9,6 +9,12 @@ namespace kvsim::santapp {
 /// spans of neighbouring tokens, or by k-means of what the last prompt queries score them.
 enum class Grouping { kKeys, kContiguous, kProbes };
 
+/// Clusters that k-means is asked for, of `tokens` keys on average.
+constexpr std::int64_t cluster_count(std::int64_t keys, int tokens) {
+  const std::int64_t clusters = keys / tokens < 2 ? 2 : keys / tokens;
+  return clusters < keys ? clusters : keys;
+}
+
 /// Parents of about `tokens` keys each. A short last span is a parent as others are. Throws
 /// RuntimeError if `kProbes` finds no probe queries.
 Partition make_parents(const CacheView& prompt, Grouping grouping, int tokens);
