@@ -36,6 +36,7 @@ enum class Purpose : std::uint32_t {
   kQueryDraw = 4,     // which query features Bernoulli scores use
   kTeamNoise = 5,     // which teams a head draws
   kMemberDraw = 6,    // which keys of a team it draws
+  kClusters = 7,      // points that k-means begins with and learns from
 };
 
 /// The place a random word belongs to (docs/design.md): the seed is the key, all else the counter.

@@ -26,10 +26,12 @@ class Parent {
     std::vector<std::size_t> leaders;
     distance_.assign(count_, std::numeric_limits<float>::infinity());
     team_.assign(count_, 0);
-    for (std::size_t next = nearest_to_mean(); leaders.size() < std::min(most, count_);
-         next = farthest(leaders)) {
+    leads_.assign(count_, false);
+    while (leaders.size() < std::min(most, count_)) {
+      const std::size_t next = leaders.empty() ? nearest_to_mean() : farthest();
       const auto number = static_cast<std::int32_t>(leaders.size());
       leaders.push_back(next);
+      leads_[next] = true;
       for (std::size_t i = 0; i < count_; ++i) {
         const float distance = distance_squared(row(i), row(next), padded_);
         if (distance < distance_[i]) {
@@ -66,11 +68,11 @@ class Parent {
   }
 
   /// Of the keys that do not lead.
-  std::size_t farthest(const std::vector<std::size_t>& leaders) const {
+  std::size_t farthest() const {
     std::size_t best = 0;
     float most = -1;
     for (std::size_t i = 0; i < count_; ++i) {
-      if (distance_[i] > most && std::ranges::find(leaders, i) == leaders.end()) {
+      if (distance_[i] > most && !leads_[i]) {
         most = distance_[i];
         best = i;
       }
@@ -83,6 +85,7 @@ class Parent {
   std::vector<float> rows_;
   std::vector<float> distance_;  // to the nearest leader
   std::vector<std::int32_t> team_;
+  std::vector<bool> leads_;
 };
 
 }  // namespace

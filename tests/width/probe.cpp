@@ -6,6 +6,8 @@
 
 #include "kernels/attention.h"
 #include "kernels/santa/distribution.h"
+#include "kernels/santapp/parents.h"
+#include "kernels/santapp/teams.h"
 #include "tests/kernels/random_step.h"
 
 namespace kvsim::testing {
@@ -51,6 +53,20 @@ void print_digests(const RandomStep& step) {
   }
 }
 
+void print_teams(const RandomStep& step) {
+  using santapp::Grouping;
+  const CacheView prompt = as_prompt(step.view);
+  for (const Grouping grouping : {Grouping::kKeys, Grouping::kProbes}) {
+    const santapp::Partition parents = santapp::make_parents(prompt, grouping, 16);
+    const santapp::Teams teams = santapp::make_teams(prompt.k, parents, 4);
+    Digest digest;
+    digest.add(teams.leaders);
+    digest.add(teams.partition.starts);
+    digest.add(teams.partition.members);
+    std::printf("teams %016llx\n", digest.value());
+  }
+}
+
 }  // namespace
 }  // namespace kvsim::testing
 
@@ -61,5 +77,6 @@ int main() {
       kvsim::testing::print_digests(
           RandomStep({.rows = rows, .group = 3, .head_dim = dim, .peak = 2, .seed = 12}));
     }
+    kvsim::testing::print_teams(RandomStep({.rows = 257, .group = 3, .head_dim = dim}));
   }
 }

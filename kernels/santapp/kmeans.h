@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/santapp/panels.h"
+
+namespace kvsim::santapp {
+
+struct Clusters {
+  std::vector<float> centres;        // [centres, dim]
+  std::vector<std::int32_t> labels;  // [points]: the nearest centre; of equals the first
+  double inertia = 0;                // Σ of the points' squared distances to it
+  std::int64_t batches = 0;          // that were drawn until the inertia fell no more
+};
+
+/// Mini-batch k-means (Sculley, WWW 2010) as scikit-learn's MiniBatchKMeans runs it with the
+/// published settings (section 2.2): batches of 4096, one k-means++ initialisation, max_iter 100,
+/// tol 0, max_no_improvement 10, reassignment_ratio 0.01. Not its random numbers, so not its bits.
+/// The result depends on neither threads nor vector width. Centres may end without points.
+Clusters mini_batch_kmeans(const Points& points, std::int64_t centres, std::uint64_t seed);
+
+}  // namespace kvsim::santapp
