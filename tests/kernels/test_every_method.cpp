@@ -38,6 +38,10 @@ std::vector<std::string> every_spec() {
                            "eta:thresholds=union",
                            "eta:block=2,thresholds=union,pinned=0,chunk=3,density=0.1",
                            "eta:block=32,thresholds=union,shift=0.5,implementation=published",
+                           "quest:page=1,tokens=2",
+                           "quest:page=32,tokens=64,implementation=published",
+                           "quest:tokens=1,mode=evaluation",
+                           "quest:page=64,tokens=700,mode=evaluation,implementation=published",
                            "bernoulli-qk:draws=1,query=mean",
                            "bernoulli-qk:draws=64,drawn=iid,k_layout=feature",
                            "santa-iid:scores=bernoulli",
@@ -215,8 +219,8 @@ TEST_CASE("bounds hold what a step reads") {
 
 TEST_CASE("the registry holds the methods of this build") {
   const std::vector<std::string> names = method_registry().names();
-  for (const char* name : {"bernoulli-qk", "dense", "eta", "santa-iid", "santa-prop", "santa-strat",
-                           "santa-sys", "skeleton", "topk"}) {
+  for (const char* name : {"bernoulli-qk", "dense", "eta", "quest", "santa-iid", "santa-prop",
+                           "santa-strat", "santa-sys", "skeleton", "topk"}) {
     CHECK(std::find(names.begin(), names.end(), name) != names.end());
   }
 }
