@@ -53,8 +53,10 @@ void add_page_table(Work& work, const Shape& shape, const CacheLayout& layout) {
   for (const std::int64_t context : shape.contexts) {
     pages += std::ceil(static_cast<double>(context) / layout.page_tokens);
   }
+  bool known = false;  // later stages of a launch have the numbers
   for (Stage& stage : work.stages) {
-    if (stage.before != Boundary::kKernelLaunch) continue;
+    known = known && stage.before != Boundary::kKernelLaunch;
+    if (known) continue;
     double rows = 0;  // of one tensor: K and V share the pages' numbers
     for (const Access& access : stage.accesses) {
       const bool of_cache = access.tensor == Tensor::kK || access.tensor == Tensor::kV;
@@ -64,6 +66,7 @@ void add_page_table(Work& work, const Shape& shape, const CacheLayout& layout) {
       rows = std::max(rows, all ? shape.total_context() * shape.kv_heads : access.rows);
     }
     if (rows <= 0) continue;
+    known = true;
     // Few rows lie in few pages; every KV head looks up its own.
     stage.read(Tensor::kPageTable, kPageNumberBytes, std::min(pages, rows),
                std::min(pages * shape.kv_heads, rows));

@@ -62,6 +62,13 @@ struct TeamRule {
 };
 OracleHead oracle_santapp(const StepView& view, int g, const TeamRule& rule);
 
+struct QuestRule {
+  std::int64_t page = 16;
+  std::int64_t tokens = 512;
+  bool last_always = true;  // the released kernels' rule, else the evaluation's
+};
+OracleHead oracle_quest(const StepView& view, int g, const QuestRule& rule);
+
 /// Scores of the oracle, in float64, without touching the tally.
 std::vector<double> oracle_scores(const StepView& view, int g, const ScoreRule& rule = {});
 

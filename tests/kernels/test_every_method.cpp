@@ -44,6 +44,10 @@ std::vector<std::string> every_spec() {
         "santapp:grouping=contiguous,parent=7,representatives=7,samples=30",
         "santapp:grouping=contiguous,guided=4,routing=mean,samples=64",
         "santapp:grouping=contiguous,samples=1000000",
+        "quest:page=1,tokens=2",
+        "quest:page=32,tokens=64,implementation=published",
+        "quest:tokens=1,mode=evaluation",
+        "quest:page=64,tokens=700,mode=evaluation,implementation=published",
         "bernoulli-qk:draws=1,query=mean",
         "bernoulli-qk:draws=64,drawn=iid,k_layout=feature",
         "santa-iid:scores=bernoulli",
@@ -223,8 +227,8 @@ TEST_CASE("bounds hold what a step reads") {
 
 TEST_CASE("the registry holds the methods of this build") {
   const std::vector<std::string> names = method_registry().names();
-  for (const char* name : {"bernoulli-qk", "dense", "eta", "santa-iid", "santa-prop", "santa-strat",
-                           "santa-sys", "santapp", "skeleton", "topk"}) {
+  for (const char* name : {"bernoulli-qk", "dense", "eta", "quest", "santa-iid", "santa-prop",
+                           "santa-strat", "santa-sys", "santapp", "skeleton", "topk"}) {
     CHECK(std::find(names.begin(), names.end(), name) != names.end());
   }
 }

@@ -57,6 +57,26 @@ const std::vector<Case>& cases() {
          return oracle_eta(v, g, {.block = 1, .chunk = 40, .density = 0.2});
        },
        0},
+      {"quest:tokens=100",
+       [](const StepView& v, int g) {
+         return oracle_quest(v, g, {16, 100});
+       },
+       0, false},
+      {"quest:page=7,tokens=40,implementation=published",
+       [](const StepView& v, int g) {
+         return oracle_quest(v, g, {7, 40});
+       },
+       0, false},
+      {"quest:page=16,tokens=64,mode=evaluation",
+       [](const StepView& v, int g) {
+         return oracle_quest(v, g, {16, 64, false});
+       },
+       0, false},
+      {"quest:page=8,tokens=1000,mode=evaluation,implementation=published",
+       [](const StepView& v, int g) {
+         return oracle_quest(v, g, {8, 1000, false});
+       },
+       0, false},
       {"santa-iid:samples=32",
        [](const StepView& v, int g) { return oracle_santa(v, g, Sampler::kIid, 32); }, 32},
       {"santa-strat:samples=48",

@@ -377,6 +377,15 @@ TEST_CASE("a paged cache costs its page numbers, once a kernel and sequence") {
   REQUIRE(sparse.stages[0].accesses.size() == 2);
   CHECK(sparse.stages[0].accesses[1].rows == 10);
   CHECK(sparse.stages[1].accesses.size() == 1);
+
+  Work chosen;  // the first stage that reads rows, whatever comes before in its kernel
+  chosen.add_stage("choose", Boundary::kKernelLaunch).read(Tensor::kMetadata, 128, 10, 10);
+  chosen.add_stage("read", Boundary::kTeamExchange).read(Tensor::kK, 128, 10, 40, RowSet::kKRows);
+  chosen.add_stage("again", Boundary::kKernelLaunch).read(Tensor::kV, 128, 10, 40, RowSet::kVRows);
+  add_page_table(chosen, layer.shape(), paged);
+  CHECK(chosen.stages[0].accesses.size() == 1);
+  CHECK(chosen.stages[1].accesses.size() == 2);
+  CHECK(chosen.stages[2].accesses.size() == 2);
 }
 
 }  // namespace

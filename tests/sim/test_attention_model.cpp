@@ -116,7 +116,8 @@ TEST_CASE("a paged cache is never cheaper than a contiguous one") {
   const Target hnd = h200();
   for (const char* spec :
        {"dense", "dense:implementation=published", "topk", "santa-sys",
-        "santa-sys:implementation=fallback", "santa-prop:implementation=published", "skeleton"}) {
+        "santa-sys:implementation=fallback", "santa-prop:implementation=published", "quest",
+        "quest:implementation=published", "skeleton"}) {
     const NamedMethod method = make_method(spec);
     for (const char* layout : {"paged:1", "paged:4", "paged:16", "paged:64", "paged:4096"}) {
       Target paged = hnd;

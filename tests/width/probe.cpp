@@ -38,7 +38,8 @@ void print_digests(const RandomStep& step) {
        {"dense", "topk", "santa-iid", "santa-strat", "santa-sys", "santa-prop",
         "santa-prop:mode=unbiased", "santa-prop:mode=released", "bernoulli-qk",
         "bernoulli-qk:query=mean,drawn=iid", "santa-sys:scores=bernoulli", "eta:thresholds=union",
-        "eta:thresholds=union,block=8,spread=flat,gate=additive"}) {
+        "eta:thresholds=union,block=8,spread=flat,gate=additive", "quest:tokens=64",
+        "quest:page=8,tokens=100,mode=evaluation"}) {
     const NamedMethod named = make_method(spec);
     const Scores own = named.method->score(step.view, nullptr);
     const Selection selection = named.method->select(step.view, own, nullptr);
