@@ -144,7 +144,7 @@ TEST_CASE("quest: a state that grew step by step selects as one prepared at once
   for (const char* spec : {"quest:tokens=64", "quest:page=5,tokens=40,mode=evaluation"}) {
     const NamedMethod named = make_method(spec);
     const RandomStep step({.rows = 300, .group = 4, .peak = 3, .seed = 8});
-    const CacheView all = as_prompt(step.view);
+    const CacheView all = as_prompt(step.view, step.view.rows());
     CacheView cache = all;
     cache.k = all.k.slice(0, 211);
     cache.v = all.v.slice(0, 211);
@@ -208,7 +208,7 @@ TEST_CASE("quest: a partial last page gives its own rows only; no choice reads n
 TEST_CASE("quest: a window begins its pages anew") {
   const RandomStep step({.rows = 300, .group = 2, .peak = 2, .seed = 9});
   const NamedMethod named = make_method("quest:tokens=64");
-  const std::unique_ptr<State> state = named.method->prepare(as_prompt(step.view));
+  const std::unique_ptr<State> state = named.method->prepare(as_prompt(step.view, step.view.rows()));
   StepView window = step.view;
   window.k = step.view.k.slice(111, 300);
   window.v = step.view.v.slice(111, 300);

@@ -22,7 +22,7 @@ using testing::TemporaryFolder;
 
 MeasureOptions options_of_one_case() {
   MeasureOptions options;
-  options.program_version = "0";
+  options.program_version = "0.1.0";
   options.program_commit = "abc";
   options.date = "2026-01-31T12:00:00Z";
   options.methods = {"dense", "santa-sys:samples=128"};
