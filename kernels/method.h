@@ -26,6 +26,8 @@ struct CacheView {
   std::vector<RowsView> probes = {};  // [group] of [n, head_dim]: each head's last n prompt queries
   float scale = 1;                    // as in StepView
   float logit_cap = 0;
+  const PreparedStates* prepared = nullptr;  // kept with the trace's layer; null: none
+  int kv_head = 0;                           // whose arrays of these are meant
 };
 
 /// One KV head and the query heads that share it, at one decode step. Rows are the tokens the step

@@ -198,6 +198,14 @@ LayerReport describe_layer(const TraceLayer& layer, const TraceInfo& info,
   for (const auto& [name, tensor] : layer.learned) {
     report.parameters.push_back({name, tensor.type, trace_format::parameter_extent(tensor)});
   }
+  for (const auto& [method, state] : layer.prepared) {
+    PreparedReport& each = report.prepared.emplace_back(PreparedReport{method, state.settings});
+    for (const PreparedState::Arrays& arrays : state.heads) {
+      for (const auto& [name, values] : arrays) {
+        each.bytes += static_cast<std::int64_t>(values.size() * sizeof(std::int32_t));
+      }
+    }
+  }
   report.output_error = output_error(layer, info.prompt_tokens);
   return report;
 }

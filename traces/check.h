@@ -31,6 +31,13 @@ struct ParameterReport {
   std::vector<std::int64_t> shape;
 };
 
+/// What a method prepared, without its arrays.
+struct PreparedReport {
+  std::string method;
+  std::string settings;
+  std::int64_t bytes = 0;  // of all KV heads
+};
+
 /// What `trace info` says of a layer.
 struct LayerReport {
   LayerInfo info;
@@ -42,6 +49,7 @@ struct LayerReport {
   bool has_attention_sum = false;
   bool has_sink_logits = false;
   std::vector<ParameterReport> parameters;
+  std::vector<PreparedReport> prepared;
   /// Largest relative L2 distance over heads and steps between the stored output and the attention
   /// recomputed in float64; none without output.
   std::optional<double> output_error;

@@ -68,6 +68,19 @@ struct TraceInfo {
 /// What a model learned for a method, by name: /layers/<i>/parameters/<name> (docs/formats.md).
 using LearnedParameters = std::map<std::string, HostTensor, std::less<>>;
 
+/// What a method prepared from the prompt, kept with the trace, by method:
+/// /layers/<i>/state/<method> (docs/formats.md). The settings are the method's own words for how;
+/// what the arrays mean is its own affair, too.
+struct PreparedState {
+  using Arrays = std::map<std::string, std::vector<std::int32_t>, std::less<>>;  // by name
+
+  std::string settings;
+  std::vector<Arrays> heads;  // [kv_heads]
+
+  friend bool operator==(const PreparedState&, const PreparedState&) = default;
+};
+using PreparedStates = std::map<std::string, PreparedState, std::less<>>;
+
 /// One layer in memory. Step s attends to the first prompt_tokens + s + 1 rows.
 struct TraceLayer {
   LayerInfo info;
@@ -79,6 +92,7 @@ struct TraceLayer {
   std::optional<HostTensor> attention_sum;  // [1, q_heads, prompt_tokens] float32
   std::vector<float> sink_logits;           // [q_heads] or empty
   LearnedParameters learned;
+  PreparedStates prepared;
 
   RowsView keys(int kv_head) const {
     return k.rows(info.layout == KvLayout::kLatent ? 0 : kv_head);

@@ -51,6 +51,7 @@ class TraceLayerWriter {
   void write_sink_logits(std::span<const float> values);
   /// Leading ones of the shape are not stored.
   void write_parameter(const std::string& name, const HostTensor& tensor);
+  void write_prepared(const std::string& method, const PreparedState& state);
 
  private:
   friend class TraceWriter;

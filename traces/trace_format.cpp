@@ -39,6 +39,8 @@ std::string layer_group(int layer) { return fmt::format("/layers/{}", layer); }
 
 std::string parameters_group(int layer) { return layer_group(layer) + "/parameters"; }
 
+std::string state_group(int layer) { return layer_group(layer) + "/state"; }
+
 hdf5::Extent parameter_extent(const HostTensor& tensor) {
   const auto first = std::find_if(tensor.shape.begin(), tensor.shape.end() - 1,
                                   [](std::int64_t size) { return size != 1; });

@@ -37,6 +37,7 @@ std::optional<ElementType> element_type(hdf5::NumberType type);
 
 std::string layer_group(int layer);
 std::string parameters_group(int layer);
+std::string state_group(int layer);
 /// How a learned parameter is stored: its shape without leading ones.
 hdf5::Extent parameter_extent(const HostTensor& tensor);
 /// A dataset of a layer and the shape it must have.
@@ -57,6 +58,9 @@ TraceInfo read_info(const hdf5::File& file, const Report& report);
 /// Data of a layer that `read_info` accepted.
 TraceLayer read_layer(const hdf5::File& file, const TraceInfo& trace, const LayerInfo& layer,
                       const Report& report);
+/// What methods prepared: names, types and shapes; then the data of a layer that passed.
+bool check_prepared(const hdf5::File& file, const LayerInfo& layer, const Report& report);
+PreparedStates read_prepared(const hdf5::File& file, const LayerInfo& layer);
 std::vector<std::int32_t> read_tokens(const hdf5::File& file, const TraceInfo& trace,
                                       const Report& report);
 

@@ -253,6 +253,7 @@ bool check_layer_datasets(const hdf5::File& file, const TraceInfo& trace, LayerI
     good = check(name, converted).has_value() && good;
   }
   good = check_parameters(file, layer, report) && good;
+  good = check_prepared(file, layer, report) && good;
   if (good) layer.kv_type = *element_type(*keys);
   return good;
 }
@@ -427,6 +428,7 @@ TraceLayer read_layer(const hdf5::File& file, const TraceInfo& trace, const Laye
     load_rows(logits.rows(0), 0, 1, layer.q_heads, result.sink_logits.data());
   }
   result.learned = read_parameters(file, layer, report);
+  result.prepared = read_prepared(file, layer);
   return result;
 }
 

@@ -130,6 +130,20 @@ void TraceLayerWriter::write_parameter(const std::string& name, const HostTensor
   write_whole(fmt::format("{}/{}", group, name), tensor, trace_format::parameter_extent(tensor));
 }
 
+void TraceLayerWriter::write_prepared(const std::string& method, const PreparedState& state) {
+  KVSIM_CHECK(state.heads.size() == static_cast<std::size_t>(layer_.kv_heads));
+  const std::string group = fmt::format("{}/{}", trace_format::state_group(layer_.layer), method);
+  for (std::size_t head = 0; head < state.heads.size(); ++head) {
+    const std::string of_head = fmt::format("{}/{}", group, head);
+    file_->create_group(of_head);
+    for (const auto& [name, values] : state.heads[head]) {
+      file_->write(fmt::format("{}/{}", of_head, name), std::span(values),
+                   {static_cast<std::int64_t>(values.size())}, options_);
+    }
+  }
+  file_->write_attribute(group, "settings", state.settings);
+}
+
 TraceWriter::TraceWriter(const std::string& path, const TraceInfo& info,
                          const TraceWriteOptions& options)
     : output_(path, options.force),
@@ -174,6 +188,7 @@ void TraceWriter::write_layer(const TraceLayer& layer) {
   if (layer.attention_sum) writer.write_attention_sum(*layer.attention_sum);
   if (!layer.sink_logits.empty()) writer.write_sink_logits(layer.sink_logits);
   for (const auto& [name, tensor] : layer.learned) writer.write_parameter(name, tensor);
+  for (const auto& [method, state] : layer.prepared) writer.write_prepared(method, state);
 }
 
 void TraceWriter::commit() {

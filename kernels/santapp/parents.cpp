@@ -83,6 +83,18 @@ Features fingerprints_of(const CacheView& prompt) {
 
 }  // namespace
 
+std::string_view to_string(Grouping grouping) {
+  if (grouping == Grouping::kContiguous) return "contiguous";
+  return grouping == Grouping::kProbes ? "probes" : "keys";
+}
+
+std::optional<Grouping> parse_grouping(std::string_view word) {
+  for (const Grouping each : {Grouping::kKeys, Grouping::kContiguous, Grouping::kProbes}) {
+    if (to_string(each) == word) return each;
+  }
+  return std::nullopt;
+}
+
 Partition make_parents(const CacheView& prompt, Grouping grouping, int tokens) {
   const std::int64_t keys = prompt.k.rows;
   if (grouping == Grouping::kContiguous) return spans(keys, tokens);

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
 #include "kernels/method.h"
 #include "kernels/santapp/partition.h"
 
@@ -8,6 +12,9 @@ namespace kvsim::santapp {
 /// How the prompt's keys come into parents (section 2.2, appendix B.5): by k-means of the keys, as
 /// spans of neighbouring tokens, or by k-means of what the last prompt queries score them.
 enum class Grouping { kKeys, kContiguous, kProbes };
+
+std::string_view to_string(Grouping grouping);
+std::optional<Grouping> parse_grouping(std::string_view word);
 
 /// Clusters that k-means is asked for, of `tokens` keys on average.
 constexpr std::int64_t cluster_count(std::int64_t keys, int tokens) {

@@ -8,7 +8,7 @@
 
 namespace kvsim::santapp {
 
-/// Keys in teams, each with one of its keys as its leader.
+/// Keys in teams, each with one of its keys as its leader; the teams of a parent follow each other.
 struct Teams {
   Partition partition;
   std::vector<std::int32_t> leaders;  // [teams]

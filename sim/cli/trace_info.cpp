@@ -52,6 +52,11 @@ Json attention_json(const LayerReport& layer) {
     json["parameters"].push_back(
         {{"name", each.name}, {"shape", each.shape}, {"type", to_string(each.type)}});
   }
+  json["prepared"] = Json::array();
+  for (const PreparedReport& each : layer.prepared) {
+    json["prepared"].push_back(
+        {{"method", each.method}, {"settings", each.settings}, {"bytes", each.bytes}});
+  }
   set(json, "output_error", layer.output_error, "the trace stores no output");
   return json;
 }
@@ -128,6 +133,20 @@ std::string parameters_text(const Json& attention) {
   return any ? fmt::format("\n{}", table.text()) : "";
 }
 
+std::string prepared_text(const Json& attention) {
+  Table table({"layer", "prepared for", "bytes", "settings"});
+  for (const std::size_t column : {1u, 3u}) table.align_left(column);
+  bool any = false;
+  for (const Json& layer : attention) {
+    for (const Json& each : layer.at("prepared")) {
+      any = true;
+      table.add_row({number_text(layer.at("layer")), each.at("method").get<std::string>(),
+                     whole_text(each.at("bytes")), each.at("settings").get<std::string>()});
+    }
+  }
+  return any ? fmt::format("\n{}", table.text()) : "";
+}
+
 std::string report(const Json& document) {
   const Json& trace = document.at("trace");
   std::string text = fmt::format("{}\n", trace.at("path").get<std::string>());
@@ -141,7 +160,9 @@ std::string report(const Json& document) {
                       document.at("file_bytes").get<std::int64_t>());
   text += layers_text(trace);
   const Json& attention = document.at("attention");
-  if (!attention.is_null()) text += attention_text(attention) + parameters_text(attention);
+  if (!attention.is_null()) {
+    text += attention_text(attention) + parameters_text(attention) + prepared_text(attention);
+  }
   return text;
 }
 

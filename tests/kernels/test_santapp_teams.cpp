@@ -301,7 +301,7 @@ TEST_CASE("santapp: fingerprints are what the last probes of all heads score") {
 
 TEST_CASE("santapp: fingerprints are logits, capped where the model caps them") {
   std::vector<float> keys;
-  for (int i = 0; i < 30; ++i) keys.push_back(std::vector<float>{-50, 50, 90}[i % 3 + 0u]);
+  for (int i = 0; i < 10; ++i) keys.insert(keys.end(), {-50, 50, 90});
   const std::vector<float> query{1};
   CacheView prompt = prompt_of(view_of(keys, 1));
   prompt.probes.push_back(view_of(query, 1));

@@ -38,7 +38,7 @@ TEST_CASE("program: help, version and verbs") {
   }
   CHECK(run_program(folder, "--version").out.rfind("kvsim ", 0) == 0);
   for (const char* verb : {"replay", "predict", "energy", "list", "trace info", "trace check",
-                           "trace synth", "trace import"}) {
+                           "trace synth", "trace import", "trace teams"}) {
     const ProgramResult result = run_program(folder, std::string(verb) + " -h");
     INFO(verb);
     CHECK(result.status == 0);

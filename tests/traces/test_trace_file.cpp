@@ -38,6 +38,7 @@ void check_same(const TraceLayer& found, const TraceLayer& expected) {
   REQUIRE(found.learned.size() == 2);
   CHECK(same(found.learned.at("weight"), expected.learned.at("weight")));
   CHECK(same(found.learned.at("bias"), expected.learned.at("bias")));
+  CHECK(found.prepared == expected.prepared);
 }
 
 SmallShape shape_of(ElementType type, bool latent) {
@@ -88,6 +89,9 @@ TEST_CASE("a trace comes back as it was written, in every type and layout") {
   const hdf5::File file = hdf5::File::open(path);
   CHECK(file.open_dataset("/layers/12/parameters/weight").extent() == hdf5::Extent{3, 4});
   CHECK(file.open_dataset("/layers/12/parameters/bias").extent() == hdf5::Extent{4});
+  CHECK(file.string_attribute("/layers/12/state/method", "settings") == "size=3,words=none");
+  const hdf5::Dataset numbers = file.open_dataset("/layers/12/state/method/0/numbers");
+  CHECK(numbers.read<std::int32_t>() == std::vector<std::int32_t>{12, 0, -5, 0x7fffffff});
 }
 
 TEST_CASE("layers are in ascending order whatever their names' order") {

@@ -95,6 +95,16 @@ std::vector<Refusal> refusals_of_datasets() {
       raw.datasets[layer + "/parameters/" + name] = {type, extent, {}};
     };
   };
+  const auto prepare = [](const std::function<void(RawTrace&)>& damage) {
+    return [=](RawTrace& raw) {
+      raw.attributes["/layers/7/state/method"]["settings"] = std::string("none");
+      for (const std::string head : {"/layers/7/state/method/0", "/layers/7/state/method/1"}) {
+        raw.attributes[head] = {};  // the group
+        raw.datasets[head + "/list"] = {NumberType::kInt32, {30}, {}};
+      }
+      damage(raw);
+    };
+  };
   const auto poison = [](const char* name, float value) {
     return [=](RawTrace& raw) {
       RawTrace::Data& data = raw.datasets[name];
@@ -156,6 +166,41 @@ std::vector<Refusal> refusals_of_datasets() {
        "them 0"},
       {"empty parameter", learn("/layers/0", "weight", NumberType::kFloat32, {32, 0}),
        "/layers/0/parameters/weight: shape is [32, 0], expected 1 to 3 dimensions"},
+      {"state without settings",
+       prepare([](RawTrace& raw) { raw.attributes["/layers/7/state/method"].clear(); }),
+       "/layers/7/state/method: attribute 'settings' is missing"},
+      {"settings type", prepare([](RawTrace& raw) {
+         raw.attributes["/layers/7/state/method"]["settings"] = std::int64_t{3};
+       }),
+       "/layers/7/state/method: attribute 'settings' is int64, expected a string"},
+      {"settings in Latin-1", prepare([](RawTrace& raw) {
+         raw.attributes["/layers/7/state/method"]["settings"] = std::string("\xe9");
+       }),
+       "/layers/7/state/method: attribute 'settings' is not UTF-8"},
+      {"state of too many heads",
+       prepare([](RawTrace& raw) { raw.attributes["/layers/7/state/method/2"] = {}; }),
+       "/layers/7/state/method: holds 3 groups, expected one for each KV head: 2"},
+      {"state of another head", prepare([](RawTrace& raw) {
+         raw.attributes.erase("/layers/7/state/method/1");
+         raw.datasets.erase("/layers/7/state/method/1/list");
+         raw.attributes["/layers/7/state/method/01"] = {};
+       }),
+       "/layers/7/state/method/1: expected a group"},
+      {"state type", prepare([](RawTrace& raw) {
+         raw.datasets["/layers/7/state/method/1/list"].type = NumberType::kInt64;
+       }),
+       "/layers/7/state/method/1/list: type is int64, expected int32"},
+      {"state rank", prepare([](RawTrace& raw) {
+         raw.datasets["/layers/7/state/method/0/list"].extent = {3, 10};
+       }),
+       "/layers/7/state/method/0/list: shape is [3, 10], expected one dimension"},
+      {"no state", set("/layers/0/state", NumberType::kFloat32, {4}), "/layers/0/state"},
+      {"state as a dataset",
+       [](RawTrace& raw) {
+         raw.attributes["/layers/0/state"] = {};  // the group
+         raw.datasets["/layers/0/state/method"] = {NumberType::kInt32, {4}, {}};
+       },
+       "/layers/0/state/method: expected a group"},
       {"no group", set("/layers/0/parameters", NumberType::kFloat32, {4}), "/layers/0/parameters"},
       {"parameter NaN",
        [](RawTrace& raw) {

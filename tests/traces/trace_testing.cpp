@@ -114,6 +114,13 @@ TraceLayer small_layer(const SmallShape& shape, int number) {
   std::iota(layer.sink_logits.begin(), layer.sink_logits.end(), -2.5f);
   layer.learned["weight"] = random_tensor(shape.type, 1, 3, 4, seed + 7);
   layer.learned["bias"] = random_tensor(ElementType::kFloat32, 1, 1, 4, seed + 8);
+  PreparedState& state = layer.prepared["method"];
+  state.settings = "size=3,words=none";
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    state.heads.push_back({{"empty", {}}, {"numbers", {number, head, -5, 0x7fffffff}}});
+    for (int i = 0; i < 5000; ++i)
+      state.heads.back()["many"].push_back(i * head);  // a chunk's worth
+  }
   return layer;
 }
 

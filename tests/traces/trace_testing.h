@@ -52,7 +52,8 @@ struct SmallShape {
   bool latent = false;
 };
 TraceInfo small_info(const SmallShape& shape);
-/// A layer with everything: o, probe, attention_sum, sink_logits and learned parameters too.
+/// A layer with everything: o, probe, attention_sum, sink_logits, learned parameters and what a
+/// method prepared, too.
 TraceLayer small_layer(const SmallShape& shape, int number);
 
 /// A trace file made without TraceWriter, to be broken at will. Starts as a valid one with layers 0
