@@ -126,14 +126,14 @@ void SantaPlusPlus::add_bounds(std::int64_t context, const Shape& shape, Bounds&
   const std::int64_t prompt =
       shape.prompt_tokens > 0 ? std::min(shape.prompt_tokens, context) : context;
   const auto suffix = static_cast<double>(context - prompt);
-  const bool spans = settings_.grouping == Grouping::kContiguous;
-  const std::int64_t of_parent = settings_.teams_of_parent();
-  const std::int64_t parents = cluster_count(prompt, settings_.parent);
-  const std::int64_t in_spans =
-      prompt / settings_.parent * of_parent + std::min(of_parent, prompt % settings_.parent);
+  const bool spans = settings_.teams.grouping == Grouping::kContiguous;
+  const std::int64_t of_parent = settings_.teams.representatives;
+  const std::int64_t parents = cluster_count(prompt, settings_.teams.parent);
+  const std::int64_t in_spans = prompt / settings_.teams.parent * of_parent +
+                                std::min(of_parent, prompt % settings_.teams.parent);
   const std::int64_t fewest = spans ? in_spans : std::min(prompt, of_parent);
   const std::int64_t most = spans ? in_spans : std::min(prompt, parents * of_parent);
-  const std::int64_t longest = spans ? settings_.parent - of_parent + 1 : prompt;  // team
+  const std::int64_t longest = spans ? settings_.teams.parent - of_parent + 1 : prompt;  // team
   const std::int64_t of_team = settings_.guided > 0 ? settings_.guided : longest;
   const std::int64_t draws = settings_.draws();
   const int group = shape.group();
@@ -149,7 +149,8 @@ void SantaPlusPlus::add_bounds(std::int64_t context, const Shape& shape, Bounds&
     s.state_bytes_read = s.routing_vectors * static_cast<double>(record_bytes(shape.head_dim));
     return s;
   };
-  const std::int64_t least_rows = draws >= most ? prompt : std::min(draws, fewest);
+  const std::int64_t least_rows =
+      draws >= most && settings_.guided == 0 ? prompt : std::min(draws, fewest);
   const std::int64_t most_rows = std::min(prompt, draws * of_team);
   bounds.low += statistics(fewest, least_rows, least_rows, std::min(draws, fewest));
   bounds.high += statistics(most, most_rows, std::min(prompt, group * most_rows),

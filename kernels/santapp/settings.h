@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "kernels/parameters.h"
-#include "kernels/santapp/parents.h"
+#include "kernels/santapp/stored_teams.h"
 
 namespace kvsim::santapp {
 
@@ -13,17 +13,15 @@ struct Settings {
   explicit Settings(const Parameters& p);
 
   std::int64_t samples;  // S: keys that a head nominally reads
-  int parent;            // P: keys of a parent
-  int representatives;   // R: teams of a parent, at most
-  Grouping grouping;
-  bool routes_by_mean;  // else by leaders
-  int guided;           // keys drawn of each parent drawn; 0: whole teams
-  bool published;       // the implementation
+  TeamSettings teams;    // guided sampling draws parents as they are: one team each
+  bool routes_by_mean;   // else by leaders
+  int guided;            // keys drawn of each parent drawn; 0: whole teams
+  bool published;        // the implementation
 
-  /// Teams of a parent; guided sampling draws parents as they are.
-  int teams_of_parent() const { return guided > 0 ? 1 : representatives; }
+  /// Keys read of a team that is drawn, nominally.
+  int nominal_keys() const { return guided > 0 ? guided : teams.parent / teams.representatives; }
   /// K: teams that a head draws.
-  std::int64_t draws() const { return samples / (guided > 0 ? guided : parent / representatives); }
+  std::int64_t draws() const { return samples / nominal_keys(); }
 };
 
 }  // namespace kvsim::santapp

@@ -34,8 +34,7 @@ std::vector<float> mean_keys(const RowsView& keys, const Partition& partition) {
 TeamTable::TeamTable(const CacheView& prompt, const Settings& settings)
     : rows(prompt.k.rows),
       settings_(settings),
-      teams_(make_teams(prompt.k, make_parents(prompt, settings.grouping, settings.parent),
-                        settings.teams_of_parent())),
+      teams_(teams_of(prompt, settings.teams)),
       dim_(prompt.k.dim) {
   if (settings.routes_by_mean) means_ = mean_keys(prompt.k, teams_.partition);
 }

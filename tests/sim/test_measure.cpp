@@ -108,8 +108,9 @@ TEST_CASE("measure: the CSV begins with the columns of public tables") {
                   "head_dim,kv_dtype,q_dtype,window_tokens,latency_us,power_w,power_reliable,"
                   "suspect,suspect_reason,kernel,",
                   0) == 0);
-  CHECK_THAT(csv, ContainsSubstring("\ndense_decode,kvsim,0,Made-up GPU,1,32768,32,8,128,bfloat16,"
-                                    "bfloat16,0,33,0,0,0,,dense,"));
+  CHECK_THAT(csv,
+             ContainsSubstring("\ndense_decode,kvsim,0.1.0,Made-up GPU,1,32768,32,8,128,bfloat16,"
+                               "bfloat16,0,33,0,0,0,,dense,"));
   CHECK_THAT(csv, ContainsSubstring("1,selection_differs,santa-sys:samples=128,"));
   CHECK_THAT(measure_report(document), ContainsSubstring("WRONG: selection_differs"));
   CHECK_THAT(measure_report(document), ContainsSubstring("one process"));

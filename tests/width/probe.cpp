@@ -39,10 +39,10 @@ void print_digests(const RandomStep& step) {
         "santa-prop:mode=unbiased", "santa-prop:mode=released", "bernoulli-qk",
         "bernoulli-qk:query=mean,drawn=iid", "santa-sys:scores=bernoulli", "eta:thresholds=union",
         "eta:thresholds=union,block=8,spread=flat,gate=additive", "quest:tokens=64",
-        "quest:page=8,tokens=100,mode=evaluation"}) {
+        "quest:page=8,tokens=100,mode=evaluation", "santapp:samples=32",
+        "santapp:grouping=contiguous,guided=4,routing=mean"}) {
     const NamedMethod named = make_method(spec);
-    const Scores own = named.method->score(step.view, nullptr);
-    const Selection selection = named.method->select(step.view, own, nullptr);
+    const Selection selection = select_with(*named.method, step.view);
     Digest rows;
     for (const HeadSelection& head : selection.heads) {
       rows.add(list_rows(head.v_rows));
@@ -56,7 +56,7 @@ void print_digests(const RandomStep& step) {
 
 void print_teams(const RandomStep& step) {
   using santapp::Grouping;
-  const CacheView prompt = as_prompt(step.view);
+  const CacheView prompt = as_prompt(step.view, step.view.rows());
   for (const Grouping grouping : {Grouping::kKeys, Grouping::kProbes}) {
     const santapp::Partition parents = santapp::make_parents(prompt, grouping, 16);
     const santapp::Teams teams = santapp::make_teams(prompt.k, parents, 4);
