@@ -185,8 +185,7 @@ Selection Eta::select(const StepView& view, const Scores& scores, State* state) 
   selection.finish();
   if (!settings_.is_token_exact()) {
     const auto records = static_cast<double>(full);
-    selection.statistics.state_bytes_read =
-        records * static_cast<double>(record_bytes(view.k.dim));
+    selection.statistics.state_bytes_read = records * static_cast<double>(record_bytes(view.k.dim));
     selection.statistics.routing_vectors = records * record_vectors(view.k.dim);
   }
   return selection;

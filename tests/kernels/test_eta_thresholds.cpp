@@ -251,7 +251,8 @@ TEST_CASE("eta: a state says where thresholds came from") {
   LearnedStep l;
   const auto note_after_a_step = [&](const std::string& spec) {
     const NamedMethod named = make_method(spec);
-    const std::unique_ptr<State> state = named.method->prepare(as_prompt(l.step.view, l.step.view.rows()));
+    const std::unique_ptr<State> state =
+        named.method->prepare(as_prompt(l.step.view, l.step.view.rows()));
     named.method->select(l.step.view, exact_scores(l.step.view), state.get());
     return state->note();
   };

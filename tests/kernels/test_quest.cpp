@@ -208,7 +208,8 @@ TEST_CASE("quest: a partial last page gives its own rows only; no choice reads n
 TEST_CASE("quest: a window begins its pages anew") {
   const RandomStep step({.rows = 300, .group = 2, .peak = 2, .seed = 9});
   const NamedMethod named = make_method("quest:tokens=64");
-  const std::unique_ptr<State> state = named.method->prepare(as_prompt(step.view, step.view.rows()));
+  const std::unique_ptr<State> state =
+      named.method->prepare(as_prompt(step.view, step.view.rows()));
   StepView window = step.view;
   window.k = step.view.k.slice(111, 300);
   window.v = step.view.v.slice(111, 300);
