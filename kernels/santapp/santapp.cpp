@@ -170,8 +170,7 @@ KVSIM_REGISTER_METHOD(
         .source = "SANTA++ (arXiv 2609.35629)",
         .parameters =
             {{"samples", "128", "rows",
-              "that a head nominally reads: teams drawn x parent / "
-              "representatives"},
+              "a head nominally reads, parent / representatives of each team drawn"},
              {"parent", "16", "tokens", "of a parent, on average"},
              {"representatives", "4", "teams", "that a parent falls into, at most"},
              {"grouping", "keys", "keys|contiguous|probes",

@@ -32,10 +32,7 @@ std::vector<float> mean_keys(const RowsView& keys, const Partition& partition) {
 }  // namespace
 
 TeamTable::TeamTable(const CacheView& prompt, const Settings& settings)
-    : rows(prompt.k.rows),
-      settings_(settings),
-      teams_(teams_of(prompt, settings.teams)),
-      dim_(prompt.k.dim) {
+    : rows(prompt.k.rows), teams_(teams_of(prompt, settings.teams)), dim_(prompt.k.dim) {
   if (settings.routes_by_mean) means_ = mean_keys(prompt.k, teams_.partition);
 }
 

@@ -41,7 +41,6 @@ class TeamTable : public State {
   bool windowed = false;  // some step saw a window
 
  private:
-  Settings settings_;
   Teams teams_;
   int dim_;
   std::vector<float> means_;  // [teams, padded], if they route, rounded as the cache's rows are
