@@ -28,13 +28,12 @@ binaries=$(cd "$2" && pwd)
 mkdir -p "$3"
 output=$(cd "$3" && pwd)
 kvsim=$binaries/kvsim
-one_launch="dense santa-sys santa-prop santa-iid santa-strat santa-flash topk bernoulli-qk:k_layout=feature"
+one_launch="dense santa-sys santa-prop santa-iid santa-strat santa-flash topk \
+bernoulli-qk:k_layout=feature eta:thresholds=union"
 read -r -a methods <<<"${METHODS:-$one_launch}"
-# Left out of `bytes`: of two launches, between which the profiler empties the cache; and eta, whose
-# first launch only asks for bounds.
+# Left out of `bytes`: of two launches, between which the profiler empties the cache.
 not_profiled=()
-[[ -n ${METHODS:-} ]] ||
-  not_profiled=(santa-sys:scores=bernoulli,k_layout=feature eta:thresholds=union)
+[[ -n ${METHODS:-} ]] || not_profiled=(santa-sys:scores=bernoulli,k_layout=feature)
 processes=${PROCESSES:-5}
 failed=0
 
@@ -99,9 +98,12 @@ stage_bytes() {
     for context in 8192 32768 131072; do
       local name=bytes_${method//[^a-z0-9-]/_}_$context
       local arguments=(measure --check --method "$method" --baseline "$method" --context "$context")
+      local bounds=0  # launches before the plain call that only ask for bounds
+      [[ $method != eta* ]] || bounds=1
       attempt "$name.json" "$kvsim" "${arguments[@]}" --json
       attempt "$name.log" ncu --clock-control none --cache-control all --csv --page raw \
-        --metrics "$metrics" --kernel-name "regex:${KERNELS:-bernoulli|dense|santa|topk}" \
+        --metrics "$metrics" --kernel-name "regex:${KERNELS:-bernoulli|dense|eta|santa|topk}" \
+        --launch-skip "$bounds" \
         --log-file "$output/$name.ncu.csv" "$kvsim" "${arguments[@]}"
       files+=("$output/$name")
     done
