@@ -200,7 +200,7 @@ void Subject::check(KvCopies& copies, const MeasureCase& shape, const Stream& st
   check_again(copies, stream, times);
   DeviceStep step = copies.step(0);
   step.batch = static_cast<int>(checked.contexts.size());
-  step.dump_stride = shape.max_context();
+  step.dump_stride = checked.max_context();
   const std::vector<double> weights = weights_of(step, checked, dumps, times);
   times.relative_l2 =
       relative_l2(first_output_, step.type, float64_output(step, weights, stream.get()));
