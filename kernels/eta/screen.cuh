@@ -183,7 +183,7 @@ class Screener {
       __syncwarp();
       copy(run, stage, begin + Shape::kScreenStages * kStep);
       stage = stage + 1 == Shape::kScreenStages ? 0 : stage + 1;
-      if (a_.step.bounds != nullptr) dump(own, bounds, taken.block);
+      if (takes && a_.step.bounds != nullptr) dump(own, bounds, taken.block);
       if (is_pinned(taken.block, own.full, a_.pinned)) taken.heads = all_heads_;
       if (taken.block < 0) taken.heads = 0;
       queue_.await_turn(turn_ + t);
