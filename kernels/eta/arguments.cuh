@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "kernels/dense/accumulator.cuh"
@@ -9,20 +7,13 @@
 #include "kernels/device/step.h"
 #include "kernels/device/units.cuh"
 #include "kernels/eta/queue.cuh"
+#include "kernels/eta/record_table.cuh"
 #include "kernels/eta/rule.h"
 #include "kernels/eta/sizes.h"
 
 // What a launch of ETA is told, and the sizes of its instances.
 
 namespace kvsim::eta {
-
-/// Block records of a batch, [teams, capacity]: centroid and spread, [2, head_dim], and the largest
-/// norm.
-struct DeviceRecords {
-  const __half* rows = nullptr;
-  const float* norms = nullptr;
-  std::int64_t capacity = 0;
-};
 
 struct EtaArguments {
   device::Partials partials;
@@ -33,7 +24,7 @@ struct EtaArguments {
   float z = 0;
   Gate gate = Gate::kMultiplicative;
   bool rescue = true;
-  DeviceRecords records;
+  RecordTable records;
   TeamSplit split;  // in kShareTokens
   DeviceStep step;
 };

@@ -7,9 +7,7 @@
 namespace kvsim::eta {
 
 bool may_rescue(std::int64_t full_blocks, const BlockRule& rule) {
-  if (!rule.rescue || full_blocks == 0) return false;
-  const std::int64_t last = std::min(rule.chunk, full_blocks) - 1;  // of chunk 1
-  return !is_pinned(last, full_blocks, rule.pinned);
+  return rule.rescue && may_rescue(full_blocks, rule.chunk, rule.pinned);
 }
 
 std::vector<std::int32_t> take_blocks(std::span<const float> bounds, float threshold,

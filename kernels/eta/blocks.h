@@ -19,7 +19,7 @@ struct BlockRule {
 std::vector<std::int32_t> take_blocks(std::span<const float> bounds, float threshold,
                                       const BlockRule& rule);
 
-/// Whether chunk 1 has a block to rescue and no pinned one, which would do instead.
+/// The same of a rule, which may do without rescue.
 bool may_rescue(std::int64_t full_blocks, const BlockRule& rule);
 
 }  // namespace kvsim::eta

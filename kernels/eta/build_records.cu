@@ -17,7 +17,7 @@ constexpr int kLanes = device::kWarp;
 
 struct BuildArguments {
   DeviceStep step;
-  RecordTables tables;
+  RecordTable table;
   std::int64_t new_rows;
   int block;
   Spread spread;
@@ -70,8 +70,7 @@ __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ BuildA
     const float sum = warp_norm_squared(tile + t * dim, dim, lane);
     if (lane == 0) squares[t] = sum;
   }
-  const std::int64_t record =
-      (std::int64_t{sequence} * a.step.kv_heads + kv_head) * a.tables.capacity + first;
+  const std::int64_t team = std::int64_t{sequence} * a.step.kv_heads + kv_head;
   for (int i = static_cast<int>(threadIdx.x); i < blocks * dim; i += kThreads) {
     const int block = i / dim;
     const int column = i % dim;
@@ -80,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ BuildA
     const float mean = centroid(key, a.block);
     const float spread = a.spread == Spread::kFlat ? flat_spread(key, a.block, mean)
                                                    : envelope_spread(key, a.block, mean);
-    __half* row = a.tables.rows + (record + block) * 2 * dim;
+    __half* row = a.table.rows(team) + (first + block) * 2 * dim;
     row[column] = __float2half_rn(mean);
     row[dim + column] = __float2half_rn(spread);
   }
@@ -88,14 +87,14 @@ __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ BuildA
   for (int block = static_cast<int>(threadIdx.x); block < blocks; block += kThreads) {
     float largest = 0;
     for (int t = 0; t < a.block; ++t) largest = fmaxf(largest, squares[block * a.block + t]);
-    a.tables.norms[record + block] = stored_norm(largest);
+    a.table.norms(team)[first + block] = stored_norm(largest);
   }
 }
 
 }  // namespace
 
 void build_records(const DeviceStep& step, std::int64_t new_rows, int block, Spread spread,
-                   const RecordTables& tables, cudaStream_t stream) {
+                   const RecordTable& table, cudaStream_t stream) {
   const std::int64_t longest =
       *std::max_element(step.contexts.begin(), step.contexts.begin() + step.batch);
   const std::int64_t rows = std::min(new_rows, longest);
@@ -103,7 +102,7 @@ void build_records(const DeviceStep& step, std::int64_t new_rows, int block, Spr
   const std::int64_t tiles = (rows + block + kTileTokens - 1) / kTileTokens;
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(step.kv_heads),
                   static_cast<unsigned>(step.batch));
-  const BuildArguments arguments{step, tables, new_rows, block, spread};
+  const BuildArguments arguments{step, table, new_rows, block, spread};
   const int bytes = kTileTokens * step.head_dim * 2;
   auto* kernel = step.type == ElementType::kBfloat16 ? build<__nv_bfloat16> : build<__half>;
   check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),

@@ -48,9 +48,9 @@ void Cost::count_screening(Stage& stage, const Shape& shape, const Statistics& s
   // Which bound is smaller, whether a block passes, and what chunk 1 would rescue.
   double compares = bounds;
   for (const std::int64_t context : shape.contexts) {
-    const auto full = static_cast<double>(full_blocks(context));
-    const double rescuable = rule_.rescue ? std::min(full, static_cast<double>(rule_.chunk)) : 0;
-    compares += (full + rescuable) * shape.q_heads;
+    const std::int64_t full = full_blocks(context);
+    const std::int64_t rescuable = may_rescue(full, rule_) ? std::min(full, rule_.chunk) : 0;
+    compares += static_cast<double>(full + rescuable) * shape.q_heads;
   }
   stage.count(Op::kCompare, Phase::kSelect, compares);
 }

@@ -54,12 +54,13 @@ class EtaKernel : public Kernel {
   int screened_block() const override { return own_.block; }
 
   std::size_t prepared_bytes(const DeviceStep& step) const override {
-    return records(step, nullptr).second;
+    const RecordTable table = records(step, nullptr);
+    return static_cast<std::size_t>(step.batch * step.kv_heads * table.team_bytes());
   }
 
   void prepare(const DeviceStep& step, std::int64_t new_rows, std::byte* prepared,
                CUstream_st* stream) const override {
-    build_records(step, new_rows, own_.block, own_.spread, records(step, prepared).first, stream);
+    build_records(step, new_rows, own_.block, own_.spread, records(step, prepared), stream);
   }
 
   std::size_t workspace_bytes(const DeviceStep& step, const DeviceLimits& limits) const override {
@@ -80,7 +81,7 @@ class EtaKernel : public Kernel {
     a.z = own_.z;
     a.gate = own_.gate;
     a.rescue = own_.rule.rescue;
-    a.records = const_records(step);
+    a.records = records(step, const_cast<std::byte*>(step.prepared));
     a.split = split(step, limits);
     a.step = step;
     dispatch(step, limits, [&](auto instance) {
@@ -110,19 +111,8 @@ class EtaKernel : public Kernel {
     return {partials, carver.bytes()};
   }
 
-  /// Where a step's records lie, and the bytes they take.
-  std::pair<RecordTables, std::size_t> records(const DeviceStep& step, std::byte* prepared) const {
-    Carver carver(prepared);
-    RecordTables tables;
-    tables.capacity = std::max<std::int64_t>(1, step.prepared_rows / own_.block);
-    const auto count = static_cast<std::size_t>(step.batch * step.kv_heads * tables.capacity);
-    tables.rows = carver.take<__half>(count * static_cast<std::size_t>(2 * step.head_dim));
-    tables.norms = carver.take<float>(count);
-    return {tables, carver.bytes()};
-  }
-  DeviceRecords const_records(const DeviceStep& step) const {
-    const RecordTables tables = records(step, const_cast<std::byte*>(step.prepared)).first;
-    return {tables.rows, tables.norms, tables.capacity};
+  RecordTable records(const DeviceStep& step, std::byte* prepared) const {
+    return {prepared, std::max<std::int64_t>(1, step.prepared_rows / own_.block), step.head_dim};
   }
 
   Settings own_;

@@ -46,6 +46,12 @@ KVSIM_HD inline bool is_pinned(std::int64_t block, std::int64_t full_blocks, int
   return block >= full_blocks - pinned;
 }
 
+/// Whether chunk 1 has a block to rescue and no pinned one, which would do instead.
+KVSIM_HD inline bool may_rescue(std::int64_t full_blocks, std::int64_t chunk, int pinned) {
+  const std::int64_t last = (chunk < full_blocks ? chunk : full_blocks) - 1;  // of chunk 1
+  return last >= 0 && !is_pinned(last, full_blocks, pinned);
+}
+
 /// Tokens that the envelope takes together; shorter blocks are one sub-block.
 KVSIM_HD constexpr int sub_block(int block) { return block < kSubBlock ? block : kSubBlock; }
 

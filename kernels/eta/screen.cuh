@@ -148,14 +148,17 @@ class Screener {
 
   __device__ void screen(const OwnBlocks& own) {
     queries_.load(a_, own.team, lane_);
-    const std::int64_t record =
-        std::int64_t{own.team.sequence * a_.step.kv_heads + own.team.kv_head} * a_.records.capacity;
-    norms_from_ = a_.records.norms + record;
-    rows_from_ = a_.records.rows + record * 2 * a_.step.head_dim + lane_ % Tile::kChunks * 8;
-    const int tracked = blocks_to_track(own);
-    screen_run(own, own.run, /*tracks=*/own.has_first && a_.rescue && tracked == 0, /*takes=*/true);
-    if (tracked > 0) screen_run(own, {0, 0, 0, tracked}, /*tracks=*/true, /*takes=*/false);
-    if (turn_ % Shape::kScreenWarps == warp_) close(own);
+    const int team = own.team.sequence * a_.step.kv_heads + own.team.kv_head;
+    norms_from_ = a_.records.norms(team);
+    rows_from_ = a_.records.rows(team) + lane_ % Tile::kChunks * 8;
+    const bool rescues =
+        own.has_first && a_.rescue && may_rescue(own.full, a_.chunk, a_.pinned);
+    const int chunk = min(a_.chunk, own.full);
+    const bool has_chunk = own.run.skip == 0 && own.run.count >= chunk;
+    screen_run(own, own.run, /*tracks=*/rescues && has_chunk, /*takes=*/true);
+    // If the CTA has only some blocks of the first chunk, it bounds all of them once more.
+    if (rescues && !has_chunk) screen_run(own, {0, 0, 0, chunk}, /*tracks=*/true, /*takes=*/false);
+    if (turn_ % Shape::kScreenWarps == warp_) close(own, rescues);
     ++turn_;
   }
 
@@ -180,7 +183,7 @@ class Screener {
       __syncwarp();
       copy(run, stage, begin + Shape::kScreenStages * kStep);
       stage = stage + 1 == Shape::kScreenStages ? 0 : stage + 1;
-      if (a_.step.bounds != nullptr) dump(own, bounds, taken.block);
+      if (takes && a_.step.bounds != nullptr) dump(own, bounds, taken.block);
       if (is_pinned(taken.block, own.full, a_.pinned)) taken.heads = all_heads_;
       if (taken.block < 0) taken.heads = 0;
       queue_.await_turn(turn_ + t);
@@ -209,8 +212,8 @@ class Screener {
         device::copy_async16(target, source, policy);
         device::copy_async16(target + Tile::kBytes, source + a_.step.head_dim, policy);
       } else {
-        device::copy_async16_or_zero(target, a_.records.rows, false);
-        device::copy_async16_or_zero(target + Tile::kBytes, a_.records.rows, false);
+        device::copy_async16_or_zero(target, a_.records.data, false);
+        device::copy_async16_or_zero(target + Tile::kBytes, a_.records.data, false);
       }
     }
     if (lane_ < kRows && begin + lane_ < run.count) {
@@ -269,14 +272,6 @@ class Screener {
         a_.step.bounds[(first + head) * a_.step.bound_stride + block] = bounds[n][i];
       }
     }
-  }
-
-  /// Where heads may have to be rescued, the first chunk has to be known: if the CTA has only some
-  /// of its blocks, it bounds all of them once more.
-  __device__ int blocks_to_track(const OwnBlocks& own) const {
-    const int chunk = min(a_.chunk, own.full);
-    const bool whole = own.run.skip == 0 && own.run.count >= chunk;
-    return own.has_first && a_.rescue && !whole ? chunk : 0;
   }
 
   /// Queues the blocks of lanes that have heads; too few for a unit wait for others.
@@ -379,12 +374,12 @@ class Screener {
   }
 
   /// The team's last slot: what waited, blocks that are rescued, and the tail.
-  __device__ void close(const OwnBlocks& own) {
+  __device__ void close(const OwnBlocks& own, bool rescues) {
     queue_.await_turn(turn_);
     Slot& slot = open_slot();
     int pieces = queue_.state.carried;
     __syncwarp();
-    if (own.has_first && a_.rescue && own.full > 0) pieces = rescue(slot, pieces);
+    if (rescues) pieces = rescue(slot, pieces);
     if (own.has_tail && own.context > own.full << a_.block_log2) {
       if (lane_ == 0) slot.pieces[pieces] = {own.full << a_.block_log2, all_heads_};
       ++pieces;

@@ -36,12 +36,12 @@ ScreeningCost::ScreeningCost(const Shape& shape, const DeviceLimits& limits, con
   run_turns_ = std::max(1.0, turns_of(std::min(most, units * kShareTokens / block)));
   const double starts = std::min(runs_, std::ceil(teams_ / plan.launch.ctas));
   const double first = turns_of(std::min(most, static_cast<double>(rule.chunk)));
-  if (rule.rescue && plan.ctas_per_team <= 1)
-    run_tracked_ = starts * std::min(first, run_turns_) / runs_;
+  const bool has_chunk = plan.ctas_per_team <= 1 && run_turns_ >= first;
+  if (may_rescue(full, rule) && has_chunk) run_tracked_ = starts * first / runs_;
 }
 
-/// The CTA with a team's first blocks bounds the first chunk once more unless it has all of it:
-/// as blocks_to_track() of the kernel.
+/// Where a head may be rescued, the CTA with a team's first blocks bounds the first chunk once more
+/// unless it has all of it.
 void ScreeningCost::count_teams(const Shape& shape, const SplitPlan& plan) {
   const auto ctas = static_cast<std::int64_t>(plan.launch.ctas);
   const auto total = static_cast<std::int64_t>(plan.units);
@@ -61,7 +61,7 @@ void ScreeningCost::count_teams(const Shape& shape, const SplitPlan& plan) {
       const bool whole = own_ctas > 0
                              ? own_ctas == 1
                              : std::min(full, (stop - begin) * kShareTokens / block_) >= chunk;
-      if (!rule_.rescue || whole) continue;
+      if (whole || !may_rescue(full, rule_)) continue;
       reread_ += static_cast<double>(chunk);
       most_reread_ = std::max(most_reread_, static_cast<double>(chunk));
     }

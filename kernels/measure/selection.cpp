@@ -136,6 +136,22 @@ DumpedSelection select_from_dump(const Method& method, const DeviceStep& step, c
   return result;
 }
 
+Statistics screened_statistics(const Method& method, const DeviceStep& step,
+                               const ScreeningDump& dump) {
+  Statistics sum;
+  for (int b = 0; b < step.batch; ++b) {
+    for (int h = 0; h < step.kv_heads; ++h) {
+      const StepView view = view_of_group(step, {}, b, h);
+      const auto first = static_cast<std::size_t>(b * step.q_heads + h * step.group());
+      Scores scores{view.rows(),
+                    std::vector<float>(static_cast<std::size_t>(view.rows() * view.group)),
+                    screening_of(view, first, dump)};
+      sum += method.select(view, scores, nullptr).statistics;
+    }
+  }
+  return sum;
+}
+
 std::optional<CountDifference> first_difference(const HeadSelection& head,
                                                 std::span<const std::uint32_t> counts) {
   const auto rows = static_cast<std::int64_t>(counts.size());

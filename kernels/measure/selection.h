@@ -53,6 +53,10 @@ StepView view_of_group(const DeviceStep& step, const HostInputs& inputs, int seq
 /// `first_head`; bounds of full blocks only.
 Screening screening_of(const StepView& view, std::size_t first_head, const ScreeningDump& dump);
 
+/// Statistics of what a method takes given bounds and thresholds, whatever the scores.
+Statistics screened_statistics(const Method& method, const DeviceStep& step,
+                               const ScreeningDump& dump);
+
 /// A row that a kernel drew more or less often than the rule.
 struct CountDifference {
   std::int64_t row = 0;

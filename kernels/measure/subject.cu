@@ -21,6 +21,18 @@ Shape shape_of(const MeasureCase& shape, std::span<const std::int64_t> contexts)
   return result;
 }
 
+std::int64_t dumped_rows(const MeasureCase& shape) {
+  return static_cast<std::int64_t>(shape.contexts.size()) * shape.q_heads * shape.max_context();
+}
+
+/// The first sequences of a case, as many as dumps have room for.
+MeasureCase first_sequences(const MeasureCase& shape) {
+  const std::int64_t room = kMostDumped / (std::int64_t{shape.q_heads} * shape.max_context());
+  MeasureCase part = shape;
+  part.contexts.resize(static_cast<std::size_t>(std::max<std::int64_t>(1, room)));
+  return part;
+}
+
 /// The counts of a sampler as weights of its output: count / Σ counts of the head.
 std::vector<double> weights_from(std::span<const std::uint32_t> counts, std::int64_t stride) {
   std::vector<double> weights(counts.begin(), counts.end());
@@ -57,6 +69,18 @@ Subject::Subject(const std::string& spec, KvCopies& copies, const MeasureCase& s
   }
 }
 
+/// The statistics of a launch on all sequences, from bounds alone.
+Statistics Subject::statistics_of_bounds(const KvCopies& copies, const Stream& stream) const {
+  DeviceStep step = step_of(copies, 0);
+  const BoundDump dump(*kernel_, step);
+  kernel_->launch(step, limits_, workspace_.data(), stream.get());
+  stream.synchronize();
+  const std::vector<float> bounds = dump.download();
+  return screened_statistics(
+      *method_.method, step,
+      {bounds, screenings_.front().thresholds(), kernel_->screened_block(), step.bound_stride});
+}
+
 DeviceStep Subject::step_of(const KvCopies& copies, int copy) const {
   DeviceStep step = copies.step(copy);
   if (!screenings_.empty()) screenings_[static_cast<std::size_t>(copy)].attach(step);
@@ -78,8 +102,8 @@ Subject::HostDumps Subject::run_with_dumps(const KvCopies& copies, const Measure
                                            const Stream& stream) const {
   HostDumps dumps;
   DeviceStep step = step_of(copies, 0);
-  const auto size =
-      static_cast<std::int64_t>(shape.contexts.size()) * shape.q_heads * shape.max_context();
+  step.batch = static_cast<int>(shape.contexts.size());
+  const std::int64_t size = dumped_rows(shape);
   if (size > kMostDumped) {
     enqueue(copies, 0, stream.get());
     stream.synchronize();
@@ -166,15 +190,24 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
 void Subject::check(KvCopies& copies, const MeasureCase& shape, const Stream& stream,
                     MethodTimes& times) {
   first_output_ = run_plain(copies, stream);  // first, so that a profiler finds it first
+  const bool partly = kernel_->screened_block() > 0 && dumped_rows(shape) > kMostDumped;
+  const MeasureCase checked = partly ? first_sequences(shape) : shape;
+  if (partly) workspace_.fill_bytes(0);  // a launch of another shape
   copies.poison_output(0);
-  const HostDumps dumps = run_with_dumps(copies, shape, stream);
-  times.repeatable = copies.output(0) == first_output_;
+  const HostDumps dumps = run_with_dumps(copies, checked, stream);
+  if (partly) workspace_.fill_bytes(0);
+  times.repeatable = partly || copies.output(0) == first_output_;
   check_again(copies, stream, times);
   DeviceStep step = copies.step(0);
-  step.dump_stride = shape.max_context();
-  const std::vector<double> weights = weights_of(step, shape, dumps, times);
+  step.batch = static_cast<int>(checked.contexts.size());
+  step.dump_stride = checked.max_context();
+  const std::vector<double> weights = weights_of(step, checked, dumps, times);
   times.relative_l2 =
       relative_l2(first_output_, step.type, float64_output(step, weights, stream.get()));
+  if (partly) {
+    times.statistics = statistics_of_bounds(copies, stream);
+    times.k_bytes = times.statistics.k_rows * shape.row_bytes();
+  }
   const Statistics& rows = times.statistics;
   times.floor_bytes = times.k_bytes + rows.v_rows * shape.row_bytes() + rows.state_bytes_read;
 }

@@ -25,7 +25,8 @@ class Subject {
   void enqueue(const KvCopies& copies, int copy, cudaStream_t stream) const;
 
   /// Runs copy 0 three times into poisoned outputs, the second time with dumps, and fills
-  /// statistics, floor and errors of `times`.
+  /// statistics, floor and errors of `times`. Of a method that screens blocks only the first
+  /// sequences are checked where the dumps of all would be too large.
   void check(KvCopies& copies, const MeasureCase& shape, const Stream& stream, MethodTimes& times);
   /// Once more, after the timing: the bytes must be the same.
   void check_again(KvCopies& copies, const Stream& stream, MethodTimes& times) const;
@@ -33,6 +34,7 @@ class Subject {
  private:
   /// What reads a copy, with what this method's kernel prepared for it.
   DeviceStep step_of(const KvCopies& copies, int copy) const;
+  Statistics statistics_of_bounds(const KvCopies& copies, const Stream& stream) const;
   /// Copy 0's output after one call without dumps.
   std::vector<std::byte> run_plain(KvCopies& copies, const Stream& stream) const;
 

@@ -20,6 +20,7 @@ constexpr double kScoreError = 1e-3;
 constexpr double kDenseError = 4e-3;
 constexpr double kSampledError = 1e-4;
 constexpr double kStoredError = 4e-3;  // of an output that is stored in 16 bits
+constexpr double kHalfError = 1e-3;    // the same two where all 16 bits are fp16
 constexpr int kRepeats = 5;
 
 /// The GPU's limits, or nothing, which is said.
@@ -68,6 +69,9 @@ bool check_case(const std::string& spec, const GpuCase& gpu_case, const DeviceLi
   }
   double tolerance = rounds_weights(method) ? kDenseError : kSampledError;
   if (gpu_case.output != ElementType::kFloat32) tolerance = kStoredError;
+  const bool half = gpu_case.shape.type == ElementType::kFloat16 &&
+                    gpu_case.output != ElementType::kBfloat16;
+  if (half) tolerance = std::min(tolerance, kHalfError);
   REQUIRE(result.relative_l2.has_value());
   CHECK(*result.relative_l2 < tolerance);
   CHECK(result.different_launches == 0);
