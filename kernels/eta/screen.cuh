@@ -151,8 +151,7 @@ class Screener {
     const int team = own.team.sequence * a_.step.kv_heads + own.team.kv_head;
     norms_from_ = a_.records.norms(team);
     rows_from_ = a_.records.rows(team) + lane_ % Tile::kChunks * 8;
-    const bool rescues =
-        own.has_first && a_.rescue && may_rescue(own.full, a_.chunk, a_.pinned);
+    const bool rescues = own.has_first && a_.rescue && may_rescue(own.full, a_.chunk, a_.pinned);
     const int chunk = min(a_.chunk, own.full);
     const bool has_chunk = own.run.skip == 0 && own.run.count >= chunk;
     screen_run(own, own.run, /*tracks=*/rescues && has_chunk, /*takes=*/true);

@@ -123,10 +123,13 @@ std::vector<std::int64_t> attended_rows(const StepView& view, const std::vector<
   Counted highest(-1e308);
   std::int64_t best = -1;
   bool empty = true;
+  // A pinned block in chunk 1 would do instead.
+  const bool rescues =
+      rule.rescue && std::min<std::int64_t>(rule.chunk, full) + rule.pinned <= full;
   for (std::int64_t j = 0; j < full; ++j) {
     const Counted bound = bounds[static_cast<std::size_t>(j)];
     if (!(bound < Counted(threshold)) || j + rule.pinned >= full) blocks.insert(j);
-    if (!rule.rescue || j >= rule.chunk) continue;
+    if (!rescues || j >= rule.chunk) continue;
     empty = empty && !blocks.contains(j);
     if (highest < bound) {
       highest = bound;

@@ -101,7 +101,7 @@ TEST_CASE("eta: ours reads blocks of rows in one piece, a tail in part of one") 
 
 TEST_CASE("eta: a team's first CTA bounds the first chunk again, beside the others") {
   // 32 CTAs for each of 4 teams, of 4 blocks: the chunk has 128.
-  const Work work = work_of("eta:thresholds=union,density=0.25", {8192});
+  const Work work = work_of("eta:thresholds=union,density=0.25,pinned=0", {8192});
   const Stage& stage = work.stages[0];
   CHECK(stage.launch.ctas == 128);
   CHECK(first_access(stage, Tensor::kQuery).requests == 32);
@@ -113,17 +113,21 @@ TEST_CASE("eta: a team's first CTA bounds the first chunk again, beside the othe
   CHECK(stage.load_rounds == 2);
   CHECK(stage.round_cycles * 2 == 1600 + 8 * (150 + 1000) + 1000);
 
-  const Work sure = work_of("eta:thresholds=union,density=0.25,rescue=off", {8192});
-  CHECK(first_access(sure.stages[0], Tensor::kMetadata).requests == 4 * 128);
-  CHECK(sure.stages[0].load_rounds == 1);
-  CHECK(sure.stages[0].round_cycles == 1000);
+  // Nothing is rescued, by the rule, or where a pinned block of the chunk would do.
+  for (const char* spec : {"eta:thresholds=union,density=0.25,pinned=0,rescue=off",
+                           "eta:thresholds=union,density=0.25,pinned=1"}) {
+    const Work sure = work_of(spec, {8192});
+    CHECK(first_access(sure.stages[0], Tensor::kMetadata).requests == 4 * 128);
+    CHECK(sure.stages[0].load_rounds == 1);
+    CHECK(sure.stages[0].round_cycles == 1000);
+  }
 }
 
 TEST_CASE("eta: fewer warps screen larger heads, one turn after the other") {
   const std::vector<std::int64_t> contexts{8192};
   Shape shape = shape_of(contexts);
   shape.head_dim = shape.v_head_dim = 128;
-  const NamedMethod named = make_method("eta:thresholds=union,density=0.25");
+  const NamedMethod named = make_method("eta:thresholds=union,density=0.25,pinned=0");
   const Stage stage = named.method->implementation()
                           .work(shape, named.method->bounds(shape).high, kLimits)
                           .stages[0];

@@ -74,13 +74,13 @@ struct Table {
 int differences(const eta::RecordTable& stored, std::int64_t team, const Records& records) {
   const std::int64_t blocks = records.blocks();
   const int dim = stored.head_dim;
-  const auto padded = static_cast<std::int64_t>(records.centroids().size()) /
-                      std::max<std::int64_t>(blocks, 1);
+  const auto padded =
+      static_cast<std::int64_t>(records.centroids().size()) / std::max<std::int64_t>(blocks, 1);
   int result = 0;
   for (std::int64_t b = 0; b < blocks; ++b) {
     const __half* row = stored.rows(team) + b * 2 * dim;
-    bool equal = std::memcmp(stored.norms(team) + b,
-                             &records.norms()[static_cast<std::size_t>(b)], 4) == 0;
+    bool equal =
+        std::memcmp(stored.norms(team) + b, &records.norms()[static_cast<std::size_t>(b)], 4) == 0;
     for (int c = 0; c < dim; ++c) {
       const float mean = __half2float(row[c]);
       const float sd = __half2float(row[dim + c]);

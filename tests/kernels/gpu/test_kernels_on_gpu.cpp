@@ -69,8 +69,8 @@ bool check_case(const std::string& spec, const GpuCase& gpu_case, const DeviceLi
   }
   double tolerance = rounds_weights(method) ? kDenseError : kSampledError;
   if (gpu_case.output != ElementType::kFloat32) tolerance = kStoredError;
-  const bool half = gpu_case.shape.type == ElementType::kFloat16 &&
-                    gpu_case.output != ElementType::kBfloat16;
+  const bool half =
+      gpu_case.shape.type == ElementType::kFloat16 && gpu_case.output != ElementType::kBfloat16;
   if (half) tolerance = std::min(tolerance, kHalfError);
   REQUIRE(result.relative_l2.has_value());
   CHECK(*result.relative_l2 < tolerance);
