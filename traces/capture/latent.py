@@ -53,9 +53,9 @@ class LatentAttention:
         The arguments are those of the attention call: [1, q_heads, n or tokens, d], expanded.
         """
         new, self._new = self._new, None
-        if new is None or len(new) != query.shape[2]:
-            got = "none" if new is None else len(new)
-            raise CaptureError(f"kv_b_proj got {got} latent rows for {query.shape[2]} tokens")
+        got, tokens = 0 if new is None else len(new), query.shape[2]
+        if new is None or got != tokens:
+            raise CaptureError(f"kv_b_proj got {got} latent rows, expected {tokens}, one per token")
         up_key, up_value = self._weights()
         self._check_expanded(new, key[0], value[0], up_key, up_value)
         rounded = new.to(stored).float()

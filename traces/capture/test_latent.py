@@ -16,6 +16,7 @@ import transformers
 
 import capture
 import hook
+from latent import LatentAttention
 from test_hook import PROMPT, build, load, run_capture, save_tokenizer
 from trace_file import read_array
 
@@ -155,6 +156,13 @@ class LatentModels(unittest.TestCase):
         attention.kv_b_proj.register_forward_hook(lambda _, __, out: 1.01 * out)
         with self.assertRaisesRegex(hook.CaptureError, "layer 1: K of the heads is not kv_b_proj"):
             capture.run_model(model, PROMPT, 1, None)
+
+    def test_tokens_without_a_latent_row_are_refused(self) -> None:
+        build(small_configs()["v2"], self.folder)
+        attention = LatentAttention(load(self.folder, "eager").model.layers[0].self_attn)
+        query, value = torch.ones(1, HEADS, 2, NOPE + ROPE), torch.ones(1, HEADS, 2, VALUES)
+        with self.assertRaisesRegex(hook.CaptureError, "got 0 latent rows, expected 2"):
+            attention.absorb(query, query, value, torch.float32)
 
     @unittest.skipUnless(shutil.which("kvsim"), "no kvsim on PATH")
     def test_kvsim_reads_it(self) -> None:
