@@ -78,6 +78,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--attention-sum", action=argparse.BooleanOptionalAction, default=True,
         help="keep the prefill's sum of weights per key",
     )  # fmt: skip
+    what.add_argument(
+        "--mla", choices=("latent", "expanded"), default="latent",
+        help="of latent attention, keep its latent rows or K and V of every head",
+    )  # fmt: skip
     what.add_argument("--outputs", action="store_true", help="keep the model's attention outputs")
     what.add_argument("--license", default="unknown", help="licence of model and text")
     what.add_argument("--source", help="where model and text come from (default: text's name)")
@@ -194,6 +198,18 @@ def rope_attributes(config: Any, head_dim: int) -> dict[str, Any]:
     }
 
 
+def scale_note(config: Any, scale: float) -> str | None:
+    """Told where YaRN asks for another softmax scale than the model's code applies."""
+    wanted = (getattr(config, "rope_scaling", None) or {}).get("mscale_all_dim")
+    nope, rope = (getattr(config, f"qk_{part}_head_dim", 0) for part in ("nope", "rope"))
+    if not wanted or not nope or abs(scale * (nope + rope) ** 0.5 - 1) > 1e-6:
+        return None
+    return (
+        f"note: scale {scale:.6g} is 1/sqrt({nope + rope}): this transformers does not apply "
+        f"mscale_all_dim {wanted}, so the trace does not show the model as it was trained"
+    )
+
+
 def layer_rope(config: Any, module: Any, window: int) -> dict[str, Any]:
     """Attributes of a layer whose positions differ from the root's."""
     if getattr(module, "use_rope", True) in (False, 0):
@@ -224,6 +240,8 @@ def capture(arguments: argparse.Namespace) -> Trace:
     )  # fmt: skip
     recorder.register()
     model, tokenizer = load(arguments)
+    if arguments.mla == "latent":
+        recorder.watch_latents(model)
     config = model.config.get_text_config()
     count = config.num_hidden_layers
     layers = list(range(count)) if arguments.layers is None else arguments.layers
@@ -243,6 +261,8 @@ def capture(arguments: argparse.Namespace) -> Trace:
     for layer, data in kept.items():
         data.overrides = layer_rope(config, recorder.modules[layer], data.window)
     first: LayerTrace = kept[layers[0]]
+    if note := scale_note(config, first.scale):
+        print(note, file=sys.stderr)
     return Trace(
         model=arguments.model_name or arguments.model or arguments.gguf.stem,
         source=arguments.source or arguments.text.name,

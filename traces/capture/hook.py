@@ -2,7 +2,8 @@
 
 It computes causal softmax attention in float32 (GQA, sliding window, logit cap, sinks) and keeps
 what a trace needs. Q, K and V are rounded to the stored type *before* attention, in every layer, so
-the file holds exactly what the model attended to.
+the file holds exactly what the model attended to. Latent attention (MLA) runs over its latent rows
+(latent.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from errors import CaptureError
+from latent import LatentAttention, is_latent
 from trace_file import LayerTrace
 
 NAME = "kvsim_capture"  # of the attention implementation, as transformers knows it
@@ -29,10 +32,6 @@ _IGNORED = {
     "position_ids", "cache_position", "position_embeddings", "past_key_values", "is_causal",
     "use_cache", "return_dict", "output_attentions", "output_hidden_states", "output_router_logits",
 }  # fmt: skip
-
-
-class CaptureError(Exception):
-    """The model does something that a trace cannot hold, or the run went wrong."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,7 @@ class _Record:
     """What one layer has seen so far; tensors are float32 with values of the stored type."""
 
     rules: Rules
+    latent: bool = False  # v is the first columns of k, the one row of all heads
     k: Tensor | None = None
     v: Tensor | None = None
     q: list[Tensor] = field(default_factory=list)
@@ -115,7 +115,8 @@ def read_rules(module: nn.Module, head_dim: int, arguments: dict[str, Any]) -> R
 class Recorder:
     """One capture: prefill of prompt_tokens in one piece, then decode steps of one token.
 
-    Life cycle: register, load the model with attn_implementation=NAME, run it, then layer_trace.
+    Life cycle: register, load the model with attn_implementation=NAME, watch_latents if latent rows
+    shall be kept where the model has them, run it, then layer_trace.
     """
 
     def __init__(
@@ -128,10 +129,15 @@ class Recorder:
         self.sums = sums
         self.modules: dict[int, nn.Module] = {}
         self._records: dict[int, _Record] = {}
+        self._latents: dict[nn.Module, LatentAttention] = {}
 
     def register(self) -> None:
         AttentionInterface.register(NAME, self.attention)
         AttentionMaskInterface.register(NAME, self.mask)
+
+    def watch_latents(self, model: nn.Module) -> None:
+        """From now on the latent attention of this model runs over its latent rows."""
+        self._latents = {m: LatentAttention(m) for m in model.modules() if is_latent(m)}
 
     def mask(self, batch_size: int, cache_position: Tensor, **arguments: Any) -> Tensor:
         """The model's mask, but only of checked_rows: it is compared, never used."""
@@ -156,16 +162,29 @@ class Recorder:
             rules = read_rules(module, query.shape[3], arguments)
             self._check_shapes(query, key)
             check_mask(attention_mask, query.shape[2], key.shape[2], rules.window)
+            latent = self._latents.get(module)
+            q, k, v = self._rounded(latent, query, key, value)
         except CaptureError as error:
             raise CaptureError(f"layer {layer}: {error}") from None
-        q, k, v = (t[0].to(self.stored).float() for t in (query, key, value))
         record = None
         if layer in self.layers:
             self.modules[layer] = module
-            record = self._records.setdefault(layer, _Record(rules))
+            record = self._records.setdefault(layer, _Record(rules, latent is not None))
         run = self._prefill if key.shape[2] <= self.prompt_tokens else self._decode
         out = run(q, k, v, rules, record)
+        if latent is not None:
+            out = latent.expand(out)
         return out.transpose(0, 1)[None].to(value.dtype), None
+
+    def _rounded(
+        self, latent: LatentAttention | None, query: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What attention runs over, rounded to the stored type: the heads' own, or latent rows."""
+        if latent is None:
+            q, k, v = (t[0].to(self.stored).float() for t in (query, key, value))
+            return q, k, v
+        q, rows = latent.absorb(query, key, value, self.stored)
+        return q, rows, rows[..., : latent.rank]
 
     def _check_shapes(self, query: Tensor, key: Tensor) -> None:
         queries, keys = query.shape[2], key.shape[2]
@@ -231,6 +250,7 @@ class Recorder:
             scale=record.rules.scale,
             window=record.rules.window,
             logit_cap=record.rules.logit_cap,
+            latent=record.latent,
             o=array(torch.stack(record.o)),
             probe=array(record.probe),
             probe_o=array(record.probe_o),

@@ -32,6 +32,7 @@ from trace_file import (  # noqa: E402
     open_trace,
     read_array,
     read_attribute,
+    read_keys_values,
     to_bf16_bits,
     write_trace,
 )
@@ -63,10 +64,12 @@ def naive_output(layer: LayerTrace, query: np.ndarray, count: int) -> np.ndarray
     return out
 
 
-def make_trace(stored: str, window: int = 0, cap: float = 0.0, sinks: bool = False) -> Trace:
+def make_trace(
+    stored: str, window: int = 0, cap: float = 0.0, sinks: bool = False, latent: bool = False
+) -> Trace:
     """A small random trace with its exact outputs: 21 prompt tokens, 3 steps, 2 probe queries."""
     rng = np.random.default_rng(7)
-    prompt, steps, heads, kv_heads, width, v_width = 21, 3, 6, 2, 16, 8
+    prompt, steps, heads, kv_heads, width, v_width = 21, 3, 6, 1 if latent else 2, 16, 8
 
     def draw(*shape: int) -> np.ndarray:
         return rounded(rng.standard_normal(shape).astype(np.float32), stored)
@@ -79,8 +82,11 @@ def make_trace(stored: str, window: int = 0, cap: float = 0.0, sinks: bool = Fal
         scale=0.3,
         window=window,
         logit_cap=cap,
+        latent=latent,
         sink_logits=rng.standard_normal(heads).astype(np.float32) if sinks else None,
     )
+    if latent:
+        layer.v = layer.k[..., :v_width]
     layer.o = np.stack([naive_output(layer, layer.q[s], prompt + s + 1) for s in range(steps)])
     layer.probe_o = np.stack([naive_output(layer, layer.probe[i], prompt - 1 + i) for i in (0, 1)])
     trace = Trace(
@@ -145,6 +151,28 @@ class FileFormat(unittest.TestCase):
             self.assertEqual(file["layers/3/k"].chunks, (1, 835, 16))
             np.testing.assert_array_equal(read_array(file["layers/3/k"]), layer.k)
 
+    def test_latent_rows_are_one_dataset(self) -> None:
+        trace = make_trace("bf16", latent=True)
+        write_trace(self.path, trace)
+        with open_trace(self.path) as file:
+            group = file["layers/3"]
+            self.assertEqual(sorted(group), ["kv", "o", "probe", "probe_o", "q"])
+            names = ("layout", "kv_heads", "head_dim", "v_head_dim")
+            self.assertEqual([group.attrs[name] for name in names], ["latent", 1, 16, 8])
+            k, v = read_keys_values(file, group)
+            np.testing.assert_array_equal(k, trace.layers[3].k)
+            np.testing.assert_array_equal(v, trace.layers[3].k[..., :8])
+
+    def test_latent_rows_that_are_none_are_refused(self) -> None:
+        trace = make_trace("bf16", latent=True)
+        trace.layers[3].v = trace.layers[3].v + 1
+        with self.assertRaisesRegex(TraceError, "/layers/3/kv: V is not its first 8 columns"):
+            write_trace(self.path, trace)
+        trace = make_trace("bf16")
+        trace.layers[3].latent = True
+        with self.assertRaisesRegex(TraceError, "/layers/3/kv: 2 KV heads, expected 1"):
+            write_trace(self.path, trace)
+
     def test_attributes(self) -> None:
         trace = make_trace("bf16", window=5, cap=2.0)
         trace.layers[3].overrides = {"rope": "applied"}
@@ -198,7 +226,9 @@ class Verification(unittest.TestCase):
         self.path = Path(folder.name) / "trace.h5"
 
     def test_exact_outputs_pass_under_every_rule(self) -> None:
-        for rules in ({}, {"window": 5}, {"cap": 1.5}, {"sinks": True}, {"window": 100}):
+        for rules in (
+            {}, {"window": 5}, {"cap": 1.5}, {"sinks": True}, {"window": 100}, {"latent": True},
+        ):  # fmt: skip
             with self.subTest(**rules):
                 write_trace(self.path, make_trace("bf16", **rules), force=True)
                 reports = verify.verify(self.path)
@@ -266,14 +296,16 @@ class Arguments(unittest.TestCase):
 
 if not MISSING:
     import test_hook  # noqa: E402
+    import test_latent  # noqa: E402
 
     WithModels = test_hook.WithModels
+    LatentModels = test_latent.LatentModels
 else:
 
     @unittest.skip(f"not installed: {', '.join(MISSING)} (see requirements.txt)")
     class WithModels(unittest.TestCase):
         def test_capture_of_small_models(self) -> None:
-            """Stands for test_hook.py."""
+            """Stands for test_hook.py and test_latent.py."""
 
 
 if __name__ == "__main__":

@@ -70,6 +70,20 @@ def save_tokenizer(folder: str) -> None:
     fast.save_pretrained(folder)
 
 
+def run_capture(folder: str, *more: str) -> tuple[int, str, str]:
+    """Status, standard output and error of capture.py on the model in folder: 50 + 5 tokens."""
+    text = Path(folder) / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog " * 3)
+    out, err = io.StringIO(), io.StringIO()
+    arguments = [
+        "--model", folder, "--text", str(text), "--context", "50", "--steps", "5",
+        "--probe", "4", "--verify", "-o", str(Path(folder) / "t.h5"), *more,
+    ]  # fmt: skip
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = capture.main(arguments)
+    return status, out.getvalue(), err.getvalue()
+
+
 class WithModels(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
@@ -141,23 +155,11 @@ class WithModels(unittest.TestCase):
         self.addCleanup(setattr, hook, "_BLOCK_QUERIES", old)
         torch.testing.assert_close(recorder._prefill(q, k, v, rules, None), whole)
 
-    def run_capture(self, *more: str) -> tuple[int, str, str]:
-        text = Path(self.folder) / "text.txt"
-        text.write_text("the quick brown fox jumps over the lazy dog " * 3)
-        out, err = io.StringIO(), io.StringIO()
-        arguments = [
-            "--model", self.folder, "--text", str(text), "--context", "50", "--steps", "5",
-            "--probe", "4", "--verify", "-o", str(Path(self.folder) / "t.h5"), *more,
-        ]  # fmt: skip
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = capture.main(arguments)
-        return status, out.getvalue(), err.getvalue()
-
     def test_program_from_end_to_end(self) -> None:
         build(small_configs()["llama"], self.folder)
         save_tokenizer(self.folder)
         for stored in ("bf16", "fp16", "fp32"):
-            status, out, err = self.run_capture("--dtype", stored, "--force", "--outputs")
+            status, out, err = run_capture(self.folder, "--dtype", stored, "--force", "--outputs")
             self.assertEqual(status, 0, err)
             self.assertIn("ok", out)
         with h5py.File(Path(self.folder) / "t.h5") as file:
@@ -168,7 +170,7 @@ class WithModels(unittest.TestCase):
             tokens, keys = file["tokens"][()], read_array(file["layers/1/k"])
         forced = Path(self.folder) / "old.h5"
         (Path(self.folder) / "t.h5").rename(forced)
-        status, _, err = self.run_capture("--dtype", "fp32", "--force-tokens", str(forced))
+        status, _, err = run_capture(self.folder, "--dtype", "fp32", "--force-tokens", str(forced))
         self.assertEqual(status, 0, err)
         with h5py.File(Path(self.folder) / "t.h5") as file:
             self.assertNotIn("o", file["layers/1"])
@@ -184,7 +186,7 @@ class WithModels(unittest.TestCase):
             (("--bos",), "no BOS"),
             (("--force-tokens", str(Path(self.folder) / "text.txt")), "invalid literal"),
         ):
-            status, _, err = self.run_capture(*more)
+            status, _, err = run_capture(self.folder, *more)
             self.assertEqual(status, 1)
             self.assertIn(message, err)
             self.assertFalse((Path(self.folder) / "t.h5").exists())

@@ -31,7 +31,10 @@ class TraceError(Exception):
 
 @dataclass
 class LayerTrace:
-    """One layer. Arrays hold values already rounded to the stored type."""
+    """One layer. Arrays hold values already rounded to the stored type.
+
+    Where latent, k is the file's kv, one row for all heads, and v its first v_head_dim columns.
+    """
 
     k: np.ndarray  # [kv_heads, prompt_tokens + decode_steps, head_dim]
     v: np.ndarray  # [kv_heads, prompt_tokens + decode_steps, v_head_dim]
@@ -39,6 +42,7 @@ class LayerTrace:
     scale: float
     window: int = 0
     logit_cap: float = 0.0
+    latent: bool = False
     o: np.ndarray | None = None  # [decode_steps, q_heads, v_head_dim]
     probe: np.ndarray | None = None  # [n, q_heads, head_dim]
     probe_o: np.ndarray | None = None  # [n, q_heads, v_head_dim]
@@ -56,7 +60,7 @@ class LayerTrace:
             "scale": float(self.scale),
             "window": int(self.window),
             "logit_cap": float(self.logit_cap),
-            "layout": "heads",
+            "layout": "latent" if self.latent else "heads",
             **self.overrides,
         }
 
@@ -157,7 +161,7 @@ def write_array(
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_obj_track_times(False)  # the same content gives the same bytes
     if compress and data.ndim >= 2 and data.nbytes >= _MIN_CHUNKED_BYTES:
-        wide = name in ("k", "v")
+        wide = name in ("k", "v", "kv")
         plist.set_chunk(_chunk_shape(data.shape) if wide else data.shape)
         plist.set_shuffle()
         plist.set_deflate(1)
@@ -179,14 +183,21 @@ def _write_attributes(node: h5py.Group, attributes: dict[str, Any]) -> None:
 
 def _write_layer(group: h5py.Group, layer: LayerTrace, stored: str, compress: bool) -> None:
     _write_attributes(group, layer.attributes())
-    for name in ("k", "v", "q", "probe"):
-        values = getattr(layer, name)
+    rows = {"kv": layer.k} if layer.latent else {"k": layer.k, "v": layer.v}
+    for name, values in (rows | {"q": layer.q, "probe": layer.probe}).items():
         if values is not None:
             write_array(group, name, values, stored, compress)
     for name in ("o", "probe_o", "attention_sum", "sink_logits"):
         values = getattr(layer, name)
         if values is not None:
             write_array(group, name, values, "fp32", compress)
+
+
+def _check_latent(index: int, layer: LayerTrace) -> None:
+    if layer.k.shape[0] != 1:
+        raise TraceError(f"/layers/{index}/kv: {layer.k.shape[0]} KV heads, expected 1 if latent")
+    if not np.array_equal(layer.v, layer.k[..., : layer.v.shape[2]]):
+        raise TraceError(f"/layers/{index}/kv: V is not its first {layer.v.shape[2]} columns")
 
 
 def _check_shapes(trace: Trace) -> None:
@@ -216,6 +227,8 @@ def _check_shapes(trace: Trace) -> None:
                 raise TraceError(f"/layers/{index}/{name}: {got} instead of {shape}")
         if q_heads % kv_heads:
             raise TraceError(f"/layers/{index}: {q_heads} query heads, {kv_heads} KV heads")
+        if layer.latent:
+            _check_latent(index, layer)
 
 
 @contextlib.contextmanager
@@ -253,6 +266,14 @@ def read_array(dataset: h5py.Dataset) -> np.ndarray:
     bits = np.empty(dataset.shape, dtype=np.uint16)
     dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, bits, mtype=dataset.id.get_type())
     return from_bf16_bits(bits)
+
+
+def read_keys_values(file: h5py.File, layer: h5py.Group) -> tuple[np.ndarray, np.ndarray]:
+    """K and V of a layer; of a latent one, its rows and their first v_head_dim columns."""
+    if read_attribute(file, layer, "layout") != "latent":
+        return read_array(layer["k"]), read_array(layer["v"])
+    rows = read_array(layer["kv"])
+    return rows, rows[..., : int(read_attribute(file, layer, "v_head_dim"))]
 
 
 def read_attribute(file: h5py.File, layer: h5py.Group, name: str) -> Any:

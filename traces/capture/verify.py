@@ -18,7 +18,14 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from trace_file import TraceError, layer_indices, open_trace, read_array, read_attribute
+from trace_file import (
+    TraceError,
+    layer_indices,
+    open_trace,
+    read_array,
+    read_attribute,
+    read_keys_values,
+)
 
 DEFAULT_TOLERANCE = 1e-4
 
@@ -86,8 +93,6 @@ def relative_l2(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def read_rules(file: h5py.File, layer: h5py.Group) -> Rules:
-    if read_attribute(file, layer, "layout") != "heads":
-        raise TraceError(f"{file.filename}: {layer.name}: only layout heads can be verified")
     sinks = layer.get("sink_logits")
     return Rules(
         scale=float(read_attribute(file, layer, "scale")),
@@ -129,7 +134,8 @@ def _verify_layer(file: h5py.File, index: int, outputs: Outputs | None) -> Itera
     layer = file["layers"][str(index)]
     prompt = int(read_attribute(file, layer, "prompt_tokens"))
     rules = read_rules(file, layer)
-    k, v, q = (read_array(layer[name]).astype(np.float64) for name in ("k", "v", "q"))
+    k, v = (values.astype(np.float64) for values in read_keys_values(file, layer))
+    q = read_array(layer["q"]).astype(np.float64)
     o, probe_o = _outputs_of(layer, index, outputs)
 
     def error(query: np.ndarray, count: int, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
