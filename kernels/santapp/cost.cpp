@@ -45,9 +45,10 @@ class Cost : public Implementation {
   Settings settings_;
 };
 
+/// Once for all heads of a group (section 4).
 void read_records(Stage& stage, const Shape& shape, const Statistics& s) {
   const auto record = static_cast<double>(record_bytes(shape.head_dim));
-  stage.read(Tensor::kMetadata, record, s.routing_vectors, s.routing_vectors * shape.group());
+  stage.read(Tensor::kMetadata, record, s.routing_vectors, s.routing_vectors);
 }
 
 /// φ and its noise: ln n is kept with the team; a logarithm counts as an exponential.
@@ -88,7 +89,7 @@ void attend(Stage& stage, const Shape& shape, const Statistics& s, const TeamCou
   count_weighted_values(stage, shape, s.v_requests);
 }
 
-/// One launch, planned: no kernel does it yet. CTAs bound their own teams' leaders, tell each other
+/// One launch, planned: no kernel does it yet. CTAs score their own teams' leaders, tell each other
 /// what the threshold depends on, and attend to those of their teams that are drawn.
 Work Cost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
   const TeamCounts teams(shape, s);

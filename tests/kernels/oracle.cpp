@@ -279,12 +279,7 @@ std::vector<double> oracle_scores(const StepView& view, int g, const ScoreRule& 
 }
 
 OracleHead oracle_dense(const StepView& view, int g, const ScoreRule& rule) {
-  const std::vector<Counted> weights = exponentials(scores(view, g, rule));
-  Counted sum = weights[0];
-  for (std::size_t i = 1; i < weights.size(); ++i) sum = sum + weights[i];
-  OracleHead head;
-  weighted_output(view, weights, all_rows(view), sum, head);
-  return head;
+  return softmax_head(view, scores(view, g, rule), all_rows(view));
 }
 
 OracleHead oracle_topk(const StepView& view, int g, std::int64_t keys) {
@@ -299,12 +294,7 @@ OracleHead oracle_topk(const StepView& view, int g, std::int64_t keys) {
   rows.resize(static_cast<std::size_t>(std::min(keys, view.rows())));
   std::vector<Counted> kept;
   for (const std::int64_t row : rows) kept.push_back(all[static_cast<std::size_t>(row)]);
-  const std::vector<Counted> weights = exponentials(kept);
-  Counted sum = weights[0];
-  for (std::size_t i = 1; i < weights.size(); ++i) sum = sum + weights[i];
-  OracleHead head;
-  weighted_output(view, weights, rows, sum, head);
-  return head;
+  return softmax_head(view, kept, rows);
 }
 
 OracleHead oracle_santa(const StepView& view, int g, Sampler sampler, std::uint32_t samples,

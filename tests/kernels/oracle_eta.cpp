@@ -170,12 +170,7 @@ OracleHead oracle_eta(const StepView& view, int g, const EtaRule& rule) {
     const Counted open = gated(scores[i], threshold, rule);
     if (rows[i] + 1 < view.rows()) scores[i] = open;  // the current token bypasses the gate
   }
-  const std::vector<Counted> weights = exponentials(scores);
-  Counted sum = weights[0];
-  for (std::size_t i = 1; i < weights.size(); ++i) sum = sum + weights[i];
-  OracleHead head;
-  weighted_output(view, weights, rows, sum, head);
-  return head;
+  return softmax_head(view, scores, rows);
 }
 
 }  // namespace kvsim::testing

@@ -74,4 +74,15 @@ inline void weighted_output(const StepView& view, const std::vector<Counted>& we
   for (const Counted out : output) head.output.push_back((out * inverse).value());
 }
 
+/// Attention to `rows` by the softmax of their scores.
+inline OracleHead softmax_head(const StepView& view, const std::vector<Counted>& scores,
+                               const std::vector<std::int64_t>& rows) {
+  const std::vector<Counted> weights = exponentials(scores);
+  Counted sum = weights[0];
+  for (std::size_t i = 1; i < weights.size(); ++i) sum = sum + weights[i];
+  OracleHead head;
+  weighted_output(view, weights, rows, sum, head);
+  return head;
+}
+
 }  // namespace kvsim::testing

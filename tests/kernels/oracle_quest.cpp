@@ -82,12 +82,7 @@ OracleHead oracle_quest(const StepView& view, int g, const QuestRule& rule) {
   for (std::int64_t row = 0; row < view.rows(); ++row) {
     if (taken.contains(row / rule.page)) rows.push_back(row);
   }
-  const std::vector<Counted> weights = exponentials(exact_row_scores(view, g, rows));
-  Counted sum = weights[0];
-  for (std::size_t i = 1; i < weights.size(); ++i) sum = sum + weights[i];
-  OracleHead head;
-  weighted_output(view, weights, rows, sum, head);
-  return head;
+  return softmax_head(view, exact_row_scores(view, g, rows), rows);
 }
 
 }  // namespace kvsim::testing

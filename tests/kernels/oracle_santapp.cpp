@@ -156,12 +156,7 @@ OracleHead oracle_santapp(const StepView& view, int g, const TeamRule& rule) {
   for (std::size_t i = 0; i < rows.size() && !all; ++i) {
     scores[i] = scores[i] - Counted(corrections[rows[i]]);
   }
-  const std::vector<Counted> terms = exponentials(scores);
-  Counted sum = terms[0];
-  for (std::size_t i = 1; i < terms.size(); ++i) sum = sum + terms[i];
-  OracleHead head;
-  weighted_output(view, terms, rows, sum, head);
-  return head;
+  return softmax_head(view, scores, rows);
 }
 
 }  // namespace kvsim::testing

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "tests/catch.h"
+
 namespace kvsim::testing {
 
 std::string read_text(const std::string& path) {
@@ -35,6 +37,13 @@ ProgramResult run_program(const TemporaryFolder& folder, const std::string& argu
   result.err = read_text(errors);
   std::filesystem::remove(errors);
   return result;
+}
+
+nlohmann::json document_of(const TemporaryFolder& folder, const std::string& arguments) {
+  const ProgramResult result = run_program(folder, arguments + " --json");
+  INFO("kvsim " << arguments << "\n" << result.err);
+  REQUIRE(result.status == 0);
+  return result.json();
 }
 
 }  // namespace kvsim::testing

@@ -10,17 +10,10 @@ namespace kvsim {
 namespace {
 
 using testing::Approx;
+using testing::document_of;
 using testing::ProgramResult;
 using testing::SmallTrace;
 using testing::TemporaryFolder;
-
-/// Runs a verb that must succeed and parses the one document it prints.
-nlohmann::json document_of(const TemporaryFolder& folder, const std::string& arguments) {
-  const ProgramResult result = run_program(folder, arguments + " --json");
-  INFO("kvsim " << arguments << "\n" << result.err);
-  REQUIRE(result.status == 0);
-  return result.json();
-}
 
 constexpr const char* kReplay =
     "replay a.h5 --method dense topk:keys=16 santa-sys:samples=32 --accelerator mac_int8 "

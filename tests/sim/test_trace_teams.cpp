@@ -10,16 +10,10 @@ namespace kvsim {
 namespace {
 
 using testing::ContainsSubstring;
+using testing::document_of;
 using testing::ProgramResult;
 using testing::SmallTrace;
 using testing::TemporaryFolder;
-
-nlohmann::json document_of(const TemporaryFolder& folder, const std::string& arguments) {
-  const ProgramResult result = run_program(folder, arguments + " --json");
-  INFO("kvsim " << arguments << "\n" << result.err);
-  REQUIRE(result.status == 0);
-  return result.json();
-}
 
 /// Teams of every head as they were read back and as they are when made.
 void check_stored(const std::string& path, const santapp::TeamSettings& settings) {
