@@ -32,6 +32,13 @@ __device__ inline void publish(TaggedPair* target, std::uint32_t a, std::uint32_
                : "memory");
 }
 
+/// One word alone; what tells its launch is up to the caller.
+__device__ inline void publish(Tagged* target, std::uint32_t word, std::uint32_t tag) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(target),
+               "l"(std::uint64_t{tag} << 32 | word)
+               : "memory");
+}
+
 __device__ inline TaggedPair peek(const TaggedPair* source) {
   std::uint64_t a;
   std::uint64_t b;

@@ -3,11 +3,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "core/device_limits.h"
 #include "core/registry.h"
 #include "kernels/device/step.h"
+#include "kernels/method.h"
 #include "kernels/parameters.h"
 
 struct CUstream_st;
@@ -25,12 +27,19 @@ class Kernel {
   virtual bool wants_features() const { return false; }
   /// Tokens of the blocks that the method screens by DeviceStep::thresholds; 0: it screens none.
   virtual int screened_block() const { return 0; }
+  /// What a launch dumps of each head beside scores and counts, DeviceStep::bounds; 0: nothing.
+  virtual std::int64_t bound_stride(const DeviceStep&) const { return 0; }
   /// Device memory for what the method keeps beside the cache of a step; 0: nothing.
   virtual std::size_t prepared_bytes(const DeviceStep&) const { return 0; }
   /// Makes it for the last `new_rows` rows of every sequence: all of them, or those since the last
   /// call.
   virtual void prepare(const DeviceStep&, std::int64_t /*new_rows*/, std::byte* /*prepared*/,
                        CUstream_st*) const {}
+  /// Whether what is kept comes from the method's own states: then `upload_states` makes it, from
+  /// those of all (sequence, KV head), once after the prompt, and `prepare` does nothing.
+  virtual bool wants_states() const { return false; }
+  virtual void upload_states(const DeviceStep&, std::span<const State* const> /*states*/,
+                             std::byte* /*prepared*/, CUstream_st*) const {}
   /// Device memory for exchanges and partial results. The caller zeroes it once; every launch
   /// leaves it as the next one of equal contexts, heads and limits needs it, others want it zeroed
   /// again. One workspace serves one launch at a time.

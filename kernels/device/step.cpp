@@ -2,7 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace kvsim {
+
+std::int64_t prompt_rows(const DeviceStep& step, int sequence) {
+  const std::int64_t context = step.contexts[static_cast<std::size_t>(sequence)];
+  return step.prompt_tokens > 0 ? std::min(step.prompt_tokens, context) : context;
+}
 
 std::string step_refusal(const DeviceStep& step) {
   if (step.type == ElementType::kFloat32) return "float32 caches, expected float16 or bfloat16";

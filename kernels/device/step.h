@@ -64,9 +64,11 @@ struct DeviceStep {
   /// What the method's kernel keeps beside the cache (Kernel::prepare), or null.
   const std::byte* prepared = nullptr;
   std::int64_t prepared_rows = 0;  // it has room for, in each of as many sequences
-  /// Of methods that screen blocks: thresholds [batch, q_heads]; and, for tests, the kernel's own
-  /// bounds [batch, q_heads, bound_stride], or null.
+  /// Of methods that screen blocks: thresholds [batch, q_heads].
   const float* thresholds = nullptr;
+  /// For tests, or null: the kernel's own bounds of blocks [batch, q_heads, bound_stride]; of
+  /// teams, the logits that route to them, and, from half the stride on, ln c of those that were
+  /// drawn.
   float* bounds = nullptr;
   std::int64_t bound_stride = 0;
   /// For tests, or null: how often Bernoulli scores drew each feature, [batch, q_heads, head_dim].
@@ -78,6 +80,9 @@ struct DeviceStep {
 inline std::span<const std::int32_t> contexts_of(const DeviceStep& step) {
   return {step.contexts.data(), static_cast<std::size_t>(step.batch)};
 }
+
+/// Rows of a sequence that its prompt has; all of them where that is not known.
+std::int64_t prompt_rows(const DeviceStep& step, int sequence);
 
 /// What no kernel of ours takes (float32, odd head sizes, groups above 16 …); empty if it is fine.
 std::string step_refusal(const DeviceStep& step);

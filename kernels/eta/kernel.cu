@@ -53,6 +53,11 @@ class EtaKernel : public Kernel {
 
   int screened_block() const override { return own_.block; }
 
+  std::int64_t bound_stride(const DeviceStep& step) const override {
+    const std::span<const std::int32_t> contexts = contexts_of(step);
+    return std::max<std::int64_t>(1, *std::ranges::max_element(contexts) / own_.block);
+  }
+
   std::size_t prepared_bytes(const DeviceStep& step) const override {
     const RecordTable table = records(step, nullptr);
     return static_cast<std::size_t>(step.batch * step.kv_heads * table.team_bytes());

@@ -232,6 +232,10 @@ void LayerOnGpu::add_method(const NamedMethod& method) {
   const DeviceStep longest = step_of({0, 0, {0, input_.most_rows}, {}});
   const std::string refusal = result.kernel->refusal(longest, limits_);
   if (!refusal.empty()) fail<RuntimeError>("{}: {}: {}", input_.where, method.name, refusal);
+  if (result.kernel->wants_states()) {
+    fail<RuntimeError>("{}: {}: replays do not upload its state yet; `kvsim measure` does",
+                       input_.where, method.name);
+  }
   reserve(result, longest);
   if (result.kernel->wants_features()) result.features = features_for_steps();
   result.prepared = DeviceBuffer<std::byte>(result.kernel->prepared_bytes(longest));

@@ -16,8 +16,8 @@ std::int64_t longest_context(const DeviceStep& step) {
 }  // namespace
 
 BoundDump::BoundDump(const Kernel& kernel, DeviceStep& step) {
-  if (kernel.screened_block() == 0) return;
-  step.bound_stride = std::max<std::int64_t>(1, longest_context(step) / kernel.screened_block());
+  step.bound_stride = kernel.bound_stride(step);
+  if (step.bound_stride == 0) return;
   bounds_ =
       DeviceBuffer<float>(static_cast<std::size_t>(step.batch * step.q_heads * step.bound_stride));
   bounds_.fill_bytes(0xFF);

@@ -33,10 +33,10 @@ class PreparedScreening {
   std::vector<float> host_thresholds_;
 };
 
-/// Room for the bounds of a step, NaN as long as nobody has written them.
+/// Room for what a kernel dumps in DeviceStep::bounds, NaN as long as nobody has written it.
 class BoundDump {
  public:
-  /// Points the step to it; nothing if the kernel screens no blocks.
+  /// Points the step to it; nothing if the kernel dumps no such.
   BoundDump(const Kernel& kernel, DeviceStep& step);
 
   std::vector<float> download() const;  // [batch, q_heads, bound_stride]

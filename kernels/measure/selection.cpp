@@ -80,7 +80,8 @@ StepView view_of_group(const DeviceStep& step, const HostInputs& inputs, int seq
 
 Screening screening_of(const StepView& view, std::size_t first_head, const ScreeningDump& dump) {
   Screening result;
-  const auto full = static_cast<std::size_t>(view.rows() / dump.block);
+  const auto full =
+      static_cast<std::size_t>(dump.block > 0 ? view.rows() / dump.block : dump.bound_stride);
   for (int g = 0; g < view.group; ++g) {
     const std::size_t head = first_head + static_cast<std::size_t>(g);
     const auto bounds =
@@ -112,10 +113,10 @@ DumpedSelection select_from_dump(const Method& method, const DeviceStep& step, c
         const auto head = dumps.scores.subspan(at(g), rows);
         own.values.insert(own.values.end(), head.begin(), head.end());
       }
-      if (dumps.screening.block > 0) {
+      if (!dumps.screening.bounds.empty()) {
         own.screening = screening_of(view, head_at(0), dumps.screening);
       }
-      const Selection selection = method.select(view, own, nullptr);
+      const Selection selection = method.select(view, own, inputs.state(step, b, h));
       result.statistics += selection.statistics;
       result.key_elements += static_cast<double>(selection.k_rows.size()) *
                              static_cast<double>(selection.k_features.size());
@@ -137,16 +138,16 @@ DumpedSelection select_from_dump(const Method& method, const DeviceStep& step, c
 }
 
 Statistics screened_statistics(const Method& method, const DeviceStep& step,
-                               const ScreeningDump& dump) {
+                               const ScreeningDump& dump, const HostInputs& inputs) {
   Statistics sum;
   for (int b = 0; b < step.batch; ++b) {
     for (int h = 0; h < step.kv_heads; ++h) {
-      const StepView view = view_of_group(step, {}, b, h);
+      const StepView view = view_of_group(step, inputs, b, h);
       const auto first = static_cast<std::size_t>(b * step.q_heads + h * step.group());
       Scores scores{view.rows(),
                     std::vector<float>(static_cast<std::size_t>(view.rows() * view.group)),
                     screening_of(view, first, dump)};
-      sum += method.select(view, scores, nullptr).statistics;
+      sum += method.select(view, scores, inputs.state(step, b, h)).statistics;
     }
   }
   return sum;

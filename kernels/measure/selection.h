@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -10,10 +11,10 @@
 
 namespace kvsim {
 
-/// Of a method that screens blocks: its kernel's bounds [batch, q_heads, bound_stride], and the
-/// thresholds [batch, q_heads] that the launch was given.
+/// Of a method that screens blocks or routes to teams: what its kernel dumped, [batch, q_heads,
+/// bound_stride], and the thresholds [batch, q_heads] that the launch was given.
 struct ScreeningDump {
-  std::span<const float> bounds = {};
+  std::span<const float> bounds = {};  // empty: it does neither
   std::span<const float> thresholds = {};
   int block = 0;  // tokens; 0: no blocks are screened
   std::int64_t bound_stride = 0;
@@ -32,6 +33,12 @@ struct Dumps {
 struct HostInputs {
   std::span<const float> sink_logits = {};  // [q_heads] or empty
   std::span<const float> queries = {};      // [batch, q_heads, head_dim]; exact scores need none
+  std::span<const std::unique_ptr<State>> states = {};  // [batch, kv_heads]; empty: none are kept
+
+  State* state(const DeviceStep& step, int sequence, int kv_head) const {
+    const auto number = static_cast<std::size_t>(sequence * step.kv_heads + kv_head);
+    return states.empty() ? nullptr : states[number].get();
+  }
 };
 
 /// What a method's rule selects from the scores that its kernel dumped.
@@ -42,7 +49,7 @@ struct DumpedSelection {
   std::int64_t differences = 0;  // rows whose count is not the rule's, and heads' features
 };
 
-/// For methods that keep no state. A kernel that dumped no counts differs in nothing.
+/// A kernel that dumped no counts differs in nothing.
 DumpedSelection select_from_dump(const Method& method, const DeviceStep& step, const Dumps& dumps,
                                  const HostInputs& inputs = {});
 
@@ -50,12 +57,12 @@ DumpedSelection select_from_dump(const Method& method, const DeviceStep& step, c
 StepView view_of_group(const DeviceStep& step, const HostInputs& inputs, int sequence, int kv_head);
 
 /// The part of a dump that belongs to a view's group, whose first query head in the batch is
-/// `first_head`; bounds of full blocks only.
+/// `first_head`; bounds of full blocks only, where it is of blocks.
 Screening screening_of(const StepView& view, std::size_t first_head, const ScreeningDump& dump);
 
 /// Statistics of what a method takes given bounds and thresholds, whatever the scores.
 Statistics screened_statistics(const Method& method, const DeviceStep& step,
-                               const ScreeningDump& dump);
+                               const ScreeningDump& dump, const HostInputs& inputs = {});
 
 /// A row that a kernel drew more or less often than the rule.
 struct CountDifference {

@@ -61,12 +61,37 @@ Subject::Subject(const std::string& spec, KvCopies& copies, const MeasureCase& s
   workspace_ =
       DeviceBuffer<std::byte>(std::max<std::size_t>(kernel_->workspace_bytes(step, limits), 1));
   workspace_.fill_bytes(0);
+  if (kernel_->wants_states()) keep_states(copies, shape, stream);
   if (kernel_->screened_block() == 0) return;
   const ThresholdSource source(*method_.method, shape.traced ? &*shape.traced : nullptr);
   for (int i = 0; i < copies.copies(); ++i) {
     screenings_.emplace_back(source, *kernel_, limits_, copies.step(i), workspace_.data(),
                              stream.get());
   }
+}
+
+void Subject::keep_states(const KvCopies& copies, const MeasureCase& shape, const Stream& stream) {
+  const TracedStep* traced = shape.traced ? &*shape.traced : nullptr;
+  if (traced != nullptr && traced->rows.begin > 0) {
+    fail<RuntimeError>("{}: layer {}: {}: a layer with a window, where nothing is drawn",
+                       traced->trace, traced->layer->info.layer, spec_);
+  }
+  for (int i = 0; i < copies.copies(); ++i) {
+    kept_.emplace_back(*method_.method, *kernel_, copies.step(i), traced, stream.get());
+  }
+}
+
+/// What the rule needs of copy 0 beside a step's queries.
+HostInputs Subject::host_inputs() const {
+  HostInputs inputs;
+  if (!kept_.empty()) inputs.states = kept_.front().states();
+  return inputs;
+}
+
+ScreeningDump Subject::screening_dump(std::span<const float> bounds, std::int64_t stride) const {
+  if (bounds.empty()) return {};
+  return {bounds, screenings_.empty() ? std::span<const float>() : screenings_.front().thresholds(),
+          kernel_->screened_block(), stride};
 }
 
 /// The statistics of a launch on all sequences, from bounds alone.
@@ -76,14 +101,14 @@ Statistics Subject::statistics_of_bounds(const KvCopies& copies, const Stream& s
   kernel_->launch(step, limits_, workspace_.data(), stream.get());
   stream.synchronize();
   const std::vector<float> bounds = dump.download();
-  return screened_statistics(
-      *method_.method, step,
-      {bounds, screenings_.front().thresholds(), kernel_->screened_block(), step.bound_stride});
+  return screened_statistics(*method_.method, step, screening_dump(bounds, step.bound_stride),
+                             host_inputs());
 }
 
 DeviceStep Subject::step_of(const KvCopies& copies, int copy) const {
   DeviceStep step = copies.step(copy);
   if (!screenings_.empty()) screenings_[static_cast<std::size_t>(copy)].attach(step);
+  if (!kept_.empty()) kept_[static_cast<std::size_t>(copy)].attach(step);
   return step;
 }
 
@@ -149,7 +174,7 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
   times.k_bytes = times.statistics.k_rows * shape.row_bytes();
   // Top-k of one head a group reads a known number of rows, but not known rows.
   const bool selects = bounds.low.v_requests < static_cast<double>(rows * shape.q_heads) ||
-                       !method_.method->scores_exactly() || !screenings_.empty();
+                       !method_.method->scores_exactly() || !screenings_.empty() || !kept_.empty();
   DeviceStep dumped = step;
   dumped.dump_stride = shape.max_context();
   std::vector<double> weights;
@@ -158,14 +183,13 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
         shape.traced ? std::span<const float>(shape.traced->layer->sink_logits)
                      : std::span<const float>();
     const std::vector<float> queries = host_queries(step);
-    ScreeningDump screening;
-    if (!screenings_.empty()) {
-      screening = {dumps.bounds, screenings_.front().thresholds(), kernel_->screened_block(),
-                   dumps.bound_stride};
-    }
-    DumpedSelection selection = select_from_dump(
-        *method_.method, dumped, {dumps.scores, dumps.counts, dumps.feature_counts, screening},
-        {sinks, queries});
+    HostInputs inputs = host_inputs();
+    inputs.sink_logits = sinks;
+    inputs.queries = queries;
+    DumpedSelection selection = select_from_dump(*method_.method, dumped,
+                                                 {dumps.scores, dumps.counts, dumps.feature_counts,
+                                                  screening_dump(dumps.bounds, dumps.bound_stride)},
+                                                 inputs);
     times.statistics = selection.statistics;
     times.statistics_measured = true;
     times.k_bytes = kernel_->wants_features() ? 2 * selection.key_elements
@@ -190,7 +214,7 @@ std::vector<double> Subject::weights_of(const DeviceStep& step, const MeasureCas
 void Subject::check(KvCopies& copies, const MeasureCase& shape, const Stream& stream,
                     MethodTimes& times) {
   first_output_ = run_plain(copies, stream);  // first, so that a profiler finds it first
-  const bool partly = kernel_->screened_block() > 0 && dumped_rows(shape) > kMostDumped;
+  const bool partly = kernel_->bound_stride(copies.step(0)) > 0 && dumped_rows(shape) > kMostDumped;
   const MeasureCase checked = partly ? first_sequences(shape) : shape;
   if (partly) workspace_.fill_bytes(0);  // a launch of another shape
   copies.poison_output(0);

@@ -7,6 +7,7 @@
 #include "kernels/device/buffer.cuh"
 #include "kernels/device/kernel.h"
 #include "kernels/measure/gpu.h"
+#include "kernels/measure/kept_states.cuh"
 #include "kernels/measure/kv_copies.cuh"
 #include "kernels/measure/screening.cuh"
 #include "kernels/method.h"
@@ -25,8 +26,8 @@ class Subject {
   void enqueue(const KvCopies& copies, int copy, cudaStream_t stream) const;
 
   /// Runs copy 0 three times into poisoned outputs, the second time with dumps, and fills
-  /// statistics, floor and errors of `times`. Of a method that screens blocks only the first
-  /// sequences are checked where the dumps of all would be too large.
+  /// statistics, floor and errors of `times`. Of a method that screens blocks or routes to teams
+  /// only the first sequences are checked where the dumps of all would be too large.
   void check(KvCopies& copies, const MeasureCase& shape, const Stream& stream, MethodTimes& times);
   /// Once more, after the timing: the bytes must be the same.
   void check_again(KvCopies& copies, const Stream& stream, MethodTimes& times) const;
@@ -34,7 +35,10 @@ class Subject {
  private:
   /// What reads a copy, with what this method's kernel prepared for it.
   DeviceStep step_of(const KvCopies& copies, int copy) const;
+  void keep_states(const KvCopies& copies, const MeasureCase& shape, const Stream& stream);
   Statistics statistics_of_bounds(const KvCopies& copies, const Stream& stream) const;
+  ScreeningDump screening_dump(std::span<const float> bounds, std::int64_t stride) const;
+  HostInputs host_inputs() const;
   /// Copy 0's output after one call without dumps.
   std::vector<std::byte> run_plain(KvCopies& copies, const Stream& stream) const;
 
@@ -42,7 +46,7 @@ class Subject {
     std::vector<float> scores;  // empty: the kernel dumps none
     std::vector<std::uint32_t> counts;
     std::vector<std::uint32_t> feature_counts;  // empty: the kernel draws none
-    std::vector<float> bounds;                  // empty: it screens no blocks
+    std::vector<float> bounds;                  // empty: it has none
     std::int64_t bound_stride = 0;
     std::int64_t draws = 0;
   };
@@ -59,6 +63,7 @@ class Subject {
   DeviceLimits limits_;
   DeviceBuffer<std::byte> workspace_;
   std::vector<PreparedScreening> screenings_;  // of each copy, or nothing
+  std::vector<KeptStates> kept_;               // of each copy, or nothing
   std::vector<std::byte> first_output_;
 };
 

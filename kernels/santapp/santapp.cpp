@@ -55,9 +55,9 @@ class SantaPlusPlus : public Method {
 
  private:
   void add_bounds(std::int64_t context, const Shape& shape, Bounds& bounds) const;
-  void take_drawn(const StepView& view, int head, std::span<const float> scores,
-                  const TeamTable& table, HeadRows& taken) const;
-  HeadSelection take(const StepView& view, int head, std::span<const float> scores,
+  void take_drawn(const StepView& view, int head, const Scores& scores, const TeamTable& table,
+                  HeadRows& taken) const;
+  HeadSelection take(const StepView& view, int head, const Scores& scores,
                      const TeamTable& table) const;
 
   Settings settings_;
@@ -65,8 +65,9 @@ class SantaPlusPlus : public Method {
 };
 
 /// The drawn keys of the prompt, with logits that divide their weights by how likely they were.
-void SantaPlusPlus::take_drawn(const StepView& view, int head, std::span<const float> scores,
+void SantaPlusPlus::take_drawn(const StepView& view, int head, const Scores& scores,
                                const TeamTable& table, HeadRows& taken) const {
+  const std::span<const float> logits = scores.head(head);
   const Draw draw = draw_teams(table.weights(view, head, scores), settings_.draws(),
                                view.random_of(head, Purpose::kTeamNoise));
   const RandomStream words = view.random_of(head, Purpose::kMemberDraw);
@@ -78,21 +79,21 @@ void SantaPlusPlus::take_drawn(const StepView& view, int head, std::span<const f
     float correction = draw.log_inclusion[i];
     if (some < all) correction += log_positive(static_cast<float>(some) / static_cast<float>(all));
     for (const std::int32_t key : draw_members(members, some, words, table.start(draw.teams[i]))) {
-      taken.add(key, scores[static_cast<std::size_t>(key)] - correction);
+      taken.add(key, logits[static_cast<std::size_t>(key)] - correction);
     }
   }
   taken.sort();
   taken.teams = draw.teams;
 }
 
-HeadSelection SantaPlusPlus::take(const StepView& view, int head, std::span<const float> scores,
+HeadSelection SantaPlusPlus::take(const StepView& view, int head, const Scores& scores,
                                   const TeamTable& table) const {
   HeadRows taken;
   const bool draws = table.covers(view);
   if (draws) take_drawn(view, head, scores, table, taken);
   // The suffix is exact, and so is all of a window.
   for (std::int64_t row = draws ? table.prompt() : 0; row < view.rows(); ++row) {
-    taken.add(row, scores[static_cast<std::size_t>(row)]);
+    taken.add(row, scores.head(head)[static_cast<std::size_t>(row)]);
   }
   Softmax softmax = softmax_weights(taken.logits, sink_logit(view, head));
   HeadSelection selection;
@@ -111,7 +112,7 @@ Selection SantaPlusPlus::select(const StepView& view, const Scores& scores, Stat
   table.windowed = table.windowed || !table.covers(view);
   Selection selection;
   for (int g = 0; g < view.group; ++g) {
-    selection.heads.push_back(take(view, g, scores.head(g), table));
+    selection.heads.push_back(take(view, g, scores, table));
   }
   selection.finish();
   if (table.covers(view)) {

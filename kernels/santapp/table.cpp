@@ -36,23 +36,44 @@ TeamTable::TeamTable(const CacheView& prompt, const Settings& settings)
   if (settings.routes_by_mean) means_ = mean_keys(prompt.k, teams_.partition);
 }
 
-std::vector<float> TeamTable::weights(const StepView& view, int head,
-                                      std::span<const float> scores) const {
-  std::vector<float> weights(static_cast<std::size_t>(teams()));
-  if (!means_.empty()) {
-    const int padded = padded_lanes(view.k.dim);
-    std::vector<float> query(static_cast<std::size_t>(padded), 0.0f);
-    std::ranges::copy(view.query(head), query.begin());
-    score_rows(means_.data(), query.data(), teams(), padded, view.scale, weights.data());
-    if (view.logit_cap > 0) {
-      for (float& weight : weights) weight = capped_logit(weight, view.logit_cap);
-    }
+std::span<const float> TeamTable::mean(std::int32_t team) const {
+  const auto width = static_cast<std::size_t>(padded_lanes(dim_));
+  return std::span(means_).subspan(static_cast<std::size_t>(team) * width,
+                                   static_cast<std::size_t>(dim_));
+}
+
+std::vector<float> TeamTable::routing_logits(const StepView& view, int head,
+                                             const Scores& scores) const {
+  const auto count = static_cast<std::size_t>(teams());
+  const std::vector<float>& bounds = scores.screening.bounds;
+  if (!bounds.empty()) {
+    const std::size_t stride = bounds.size() / static_cast<std::size_t>(view.group);
+    const auto first = bounds.begin() + static_cast<std::ptrdiff_t>(stride) * head;
+    return {first, first + static_cast<std::ptrdiff_t>(count)};
   }
+  std::vector<float> logits(count);
+  if (means_.empty()) {
+    const std::span<const float> keys = scores.head(head);
+    for (std::size_t t = 0; t < count; ++t) {
+      logits[t] = keys[static_cast<std::size_t>(teams_.leaders[t])];
+    }
+    return logits;
+  }
+  const int padded = padded_lanes(view.k.dim);
+  std::vector<float> query(static_cast<std::size_t>(padded), 0.0f);
+  std::ranges::copy(view.query(head), query.begin());
+  score_rows(means_.data(), query.data(), teams(), padded, view.scale, logits.data());
+  if (view.logit_cap > 0) {
+    for (float& logit : logits) logit = capped_logit(logit, view.logit_cap);
+  }
+  return logits;
+}
+
+std::vector<float> TeamTable::weights(const StepView& view, int head, const Scores& scores) const {
+  std::vector<float> weights = routing_logits(view, head, scores);
   for (std::int32_t t = 0; t < teams(); ++t) {
-    const auto at = static_cast<std::size_t>(t);
-    const float logit =
-        means_.empty() ? scores[static_cast<std::size_t>(teams_.leaders[at])] : weights[at];
-    weights[at] = team_weight(teams_.partition.size(t), logit);
+    float& weight = weights[static_cast<std::size_t>(t)];
+    weight = team_weight(teams_.partition.size(t), weight);
   }
   return weights;
 }

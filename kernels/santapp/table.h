@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/method.h"
@@ -27,9 +28,13 @@ class TeamTable : public State {
     return static_cast<std::uint32_t>(teams_.partition.starts[static_cast<std::size_t>(team)]);
   }
   std::int64_t prompt() const { return static_cast<std::int64_t>(teams_.partition.members.size()); }
+  const Teams& grouped() const { return teams_; }
+  bool routes_by_mean() const { return !means_.empty(); }
+  std::span<const float> mean(std::int32_t team) const;  // [head_dim]
 
-  /// φ of all teams for one query head, whose logits of all rows are `scores`.
-  std::vector<float> weights(const StepView& view, int head, std::span<const float> scores) const;
+  /// φ of all teams for one query head: from a kernel's own logits of what routes to them,
+  /// scores.screening.bounds, where there are such.
+  std::vector<float> weights(const StepView& view, int head, const Scores& scores) const;
 
   /// Whether a step sees all of the prompt and the suffix: a window's teams would be others.
   bool covers(const StepView& view) const { return view.rows() == rows; }
@@ -41,6 +46,8 @@ class TeamTable : public State {
   bool windowed = false;  // some step saw a window
 
  private:
+  std::vector<float> routing_logits(const StepView& view, int head, const Scores& scores) const;
+
   Teams teams_;
   int dim_;
   std::vector<float> means_;  // [teams, padded], if they route, rounded as the cache's rows are

@@ -118,7 +118,7 @@ class TopkGather {
 
   /// Weights of this CTA are relative to its own largest score, which is selected if any is.
   __device__ static float reference_of(const HeadSelect& select) {
-    return fmaxf(score_of(select.highest), -FLT_MAX);  // never -inf - -inf
+    return fmaxf(value_of(select.highest), -FLT_MAX);  // never -inf - -inf
   }
 
   /// Keys equal to the k-th largest in blocks `begin` to `end` of the team, whosever they are.
@@ -159,7 +159,7 @@ class TopkGather {
       const uint2 entry = queue_[base + min(lane_, valid - 1)];
       const auto row = static_cast<int>(entry.x);
       const T* v = row_pointer<T>(a_.step.v, team.sequence, team.kv_head, row);
-      const float own = fast_exp2((score_of(entry.y) - reference) * kLog2e);
+      const float own = fast_exp2((value_of(entry.y) - reference) * kLog2e);
       if (lane_ < valid) {
         weight += own;
         if (a_.step.counts != nullptr) {

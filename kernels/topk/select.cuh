@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/device/ordered_key.cuh"
 #include "kernels/device/stream.cuh"
 #include "kernels/topk/radix.h"
 
@@ -23,15 +24,6 @@ struct TopkArguments : StreamArguments {
   std::int32_t most_teams = 1;  // of a CTA
   std::int32_t parts_log2 = 0;  // log2 of the warps that share a head's rows
 };
-
-/// Scores as integers of the same order; both zeros are one key.
-__device__ inline std::uint32_t key_of(float score) {
-  const std::uint32_t bits = __float_as_uint(score + 0.0f);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-__device__ inline float score_of(std::uint32_t key) {
-  return __uint_as_float((key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key);
-}
 
 inline constexpr int kLaneKeys = kBlockTokens / kWarp;
 

@@ -9,9 +9,11 @@
 #include <numeric>
 
 #include "kernels/bernoulli/scoring.h"
+#include "kernels/measure/kept_states.cuh"
 #include "kernels/measure/oracle.cuh"
 #include "kernels/measure/screening.cuh"
 #include "kernels/measure/selection.h"
+#include "tests/kernels/gpu/team_corrections.h"
 
 namespace kvsim::testing {
 namespace {
@@ -40,6 +42,7 @@ class CaseRun {
     if (gpu_case.loud_rows.end > 0) make_loud(gpu_case.loud_rows);
     step_.logit_cap = gpu_case.logit_cap;
     step_.random.layer = 3;
+    step_.prompt_tokens -= gpu_case.suffix;
     step_.output_type = gpu_case.output;
     if (gpu_case.sinks) {
       host_sinks_ = some_sink_logits(step_.q_heads);
@@ -66,17 +69,25 @@ class CaseRun {
                                      workspace_.data(), stream_.get());
       screening_.attach(step_);
     }
+    if (kernel_->wants_states()) {
+      kept_ = KeptStates(*method_.method, *kernel_, step_, nullptr, stream_.get());
+      kept_.attach(step_);
+    }
     CaseResult result;
     const std::vector<std::byte> first = launch_with_dumps();
     compare_scores(result);
     result.draws = std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0});
     std::vector<double> weights;  // empty: softmax over all rows
-    if (result.draws > 0 || kernel_->wants_features() || kernel_->screened_block() > 0) {
+    if (result.draws > 0 || kernel_->wants_features() || !bounds_.empty()) {
       const std::vector<float> queries = host_queries(step_);
       DumpedSelection selection = select_from_dump(
           *method_.method, step_, {scores_, counts_, feature_counts_, screening_dump()},
-          {host_sinks_, queries});
+          {host_sinks_, queries, kept_.states()});
       result.differences = selection.differences;
+      if (kernel_->wants_states()) {
+        result.differences +=
+            different_corrections(method_, step_, kept_.states(), screening_dump());
+      }
       weights = std::move(selection.weights);
     }
     result.relative_l2 =
@@ -142,13 +153,13 @@ class CaseRun {
   }
 
   ScreeningDump screening_dump() const {
-    if (kernel_->screened_block() == 0) return {};
+    if (bounds_.empty()) return {};
     return {bounds_, screening_.thresholds(), kernel_->screened_block(), bound_stride_};
   }
 
   /// Behind a sequence's rows no score may have been written: there both are NaN.
   void compare_scores(CaseResult& result) const {
-    const bool screens = kernel_->screened_block() > 0;
+    const bool screens = !bounds_.empty();
     result.scores_dumped = screens || !std::isnan(scores_.front());
     if (!result.scores_dumped) return;
     const std::vector<double> exact = float64_scores(step_, stream_.get(), scored_queries());
@@ -193,6 +204,7 @@ class CaseRun {
   std::vector<std::uint32_t> counts_;
   std::vector<std::uint32_t> feature_counts_;
   PreparedScreening screening_;
+  KeptStates kept_;
   std::vector<float> bounds_;
   std::int64_t bound_stride_ = 0;
 };
@@ -279,10 +291,10 @@ std::string GpuCase::text() const {
   const char* layout = shape.layout == MeasureLayout::kHnd   ? "hnd"
                        : shape.layout == MeasureLayout::kNhd ? "nhd"
                                                              : "paged";
-  return fmt::format("{}/{}/{} {} {}:{}, sd {}, cap {}, sinks {}, output {}, contexts {}",
+  return fmt::format("{}/{}/{} {} {}:{}, sd {}, cap {}, sinks {}, output {}, contexts {} ({} new)",
                      shape.q_heads, shape.kv_heads, shape.head_dim, to_string(shape.type), layout,
                      shape.page_tokens, shape.query_sd, logit_cap, sinks, to_string(output),
-                     fmt::join(shape.contexts, "+"));
+                     fmt::join(shape.contexts, "+"), suffix);
 }
 
 std::vector<GpuCase> all_cases() {

@@ -17,7 +17,8 @@ struct GpuCase {
   float logit_cap = 0;
   bool sinks = false;
   ElementType output = ElementType::kFloat32;
-  Range loud_rows = {};  // whose keys are 16 times as long (HND only)
+  Range loud_rows = {};     // whose keys are 16 times as long (HND only)
+  std::int64_t suffix = 0;  // rows behind the prompt of the longest sequence
 
   std::string text() const;  // "2 x 32/8/128 bf16 paged:16, contexts 5000+300, …"
 };

@@ -1,0 +1,188 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/santapp/candidates.cuh"
+#include "kernels/santapp/lists.cuh"
+
+// Which teams each head draws: those whose priority is above that of the first that is not drawn,
+// κ. All CTAs of a (sequence, KV head) find it for themselves from the candidates of all tiles.
+// Where a tile may have more teams above κ than it named, the CTAs count digits of all priorities.
+
+namespace kvsim::santapp {
+
+/// Whether a team is drawn.
+__device__ inline bool is_above(std::uint32_t key, std::int32_t team, const HeadThreshold& t) {
+  return key > t.key || (key == t.key && team < t.team);
+}
+
+/// Marks a tile's team as drawn: φ becomes ln c.
+__device__ inline void mark_drawn(const TeamCta& cta, int own, int index, int head, float kappa) {
+  const TileView tile = cta.tile(own);
+  float& weight = tile.weights(head)[index];
+  weight = log_inclusion(weight - kappa);
+  atomicOr(tile.heads() + index, 1u << head);
+  const DeviceStep& step = cta.a.step;
+  if (step.bounds == nullptr) return;
+  const int team = cta.team_of(cta.tile_number(own), index);
+  step.bounds[cta.head_row(head) * step.bound_stride + step.bound_stride / 2 + team] = weight;
+}
+
+template <typename Shape>
+class ThresholdSearch {
+ public:
+  __device__ ThresholdSearch(const TeamCta& cta, char* shared, std::uint32_t launch)
+      : cta_(cta),
+        a_(cta.a),
+        candidates_(reinterpret_cast<device::Tagged*>(shared)),
+        thresholds_(reinterpret_cast<HeadThreshold*>(shared + Shape::kThresholds)),
+        launch_(launch) {}
+
+  /// By all threads, when the CTA's own candidates are named.
+  __device__ void run() const {
+    const int count = a_.tiles * a_.list;
+    const int at_once =
+        min(a_.group, Shape::kFront / (count * static_cast<int>(sizeof(device::Tagged))));
+#pragma unroll 1
+    for (int first = 0; first < a_.group; first += at_once) {
+      const int heads = min(at_once, a_.group - first);
+      device::sync_workers<Shape::kThreads>();  // what lay there is no longer needed
+      collect(first, heads, count);
+      device::sync_workers<Shape::kThreads>();
+#pragma unroll 1
+      for (int h = cta_.warp; h < heads; h += Shape::kWarps) {
+        find(first + h, candidates_ + h * count, count);
+        if (thresholds_[first + h].open == 0) mark_named(first + h, candidates_ + h * count);
+      }
+    }
+    device::sync_workers<Shape::kThreads>();
+  }
+
+ private:
+  static constexpr int kHeld = 8;  // candidates that a lane keeps in registers
+
+  /// The lists of some heads of all tiles, each head's one after the other.
+  __device__ void collect(int first, int heads, int count) const {
+    const int pairs = a_.list / 2;  // of a list
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < heads * count / 2; i += Shape::kThreads) {
+      const int head = i / (count / 2);
+      const int rest = i - head * (count / 2);
+      const int tile = rest / pairs;
+      const auto* source = reinterpret_cast<const device::TaggedPair*>(
+                               list_of(a_, cta_.number, tile, first + head)) +
+                           (rest - tile * pairs);
+      device::TaggedPair pair;
+      do {
+        pair = device::peek(source);
+      } while (!is_of(pair.a, launch_) || !is_of(pair.b, launch_));
+      reinterpret_cast<device::TaggedPair*>(candidates_)[i] = pair;
+    }
+  }
+
+  /// By one warp: the first candidate that is not drawn.
+  __device__ void find(int head, const device::Tagged* list, int count) const {
+    const int wanted = a_.draws + 1;
+    std::uint32_t key[kHeld];
+    std::uint32_t low = ~0u;
+    std::uint32_t high = 0;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int at = cta_.lane + i * device::kWarp;
+      key[i] = at < count ? list[at].word : 0u;
+      low = min(low, key[i]);
+      high = max(high, key[i]);
+    }
+#pragma unroll 1
+    for (int at = cta_.lane + kHeld * device::kWarp; at < count; at += device::kWarp) {
+      low = min(low, list[at].word);
+      high = max(high, list[at].word);
+    }
+    low = __reduce_min_sync(0xffffffffu, low);
+    high = __reduce_max_sync(0xffffffffu, high);
+    const auto count_if = [&](const auto& holds) {
+      unsigned own = 0;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) own += holds(key[i]) ? 1u : 0u;
+#pragma unroll 1
+      for (int at = cta_.lane + kHeld * device::kWarp; at < count; at += device::kWarp) {
+        own += holds(list[at].word) ? 1u : 0u;
+      }
+      return static_cast<int>(__reduce_add_sync(0xffffffffu, own));
+    };
+    const std::uint32_t reached = search_threshold(low, high, wanted, [&](std::uint32_t tried) {
+      return count_if([&](std::uint32_t k) { return k >= tried; });
+    });
+    // The least key that reaches it: the search may have ended early.
+    std::uint32_t least = ~0u;
+#pragma unroll 1
+    for (int at = cta_.lane; at < count; at += device::kWarp) {
+      if (list[at].word >= reached) least = min(least, list[at].word);
+    }
+    least = __reduce_min_sync(0xffffffffu, least);
+    const int above = count_if([&](std::uint32_t k) { return k > least; });
+    const HeadThreshold threshold{least, tied_team(list, count, least, wanted - above), 0, 0};
+    const bool open = may_hide(list, threshold);
+    if (cta_.lane == 0) thresholds_[head] = {threshold.key, threshold.team, open ? 1 : 0, 0};
+    __syncwarp();
+  }
+
+  __device__ std::int32_t team_at(const device::Tagged* list, int at) const {
+    return cta_.team_of(at / a_.list, index_of(list[at]));
+  }
+
+  /// Of the candidates with a key, the team that is number `place` (from 1) in order.
+  __device__ std::int32_t tied_team(const device::Tagged* list, int count, std::uint32_t key,
+                                    int place) const {
+    std::int32_t team = -1;
+#pragma unroll 1
+    for (int i = 0; i < place; ++i) {
+      auto next = static_cast<unsigned>(INT32_MAX);
+#pragma unroll 1
+      for (int at = cta_.lane; at < count; at += device::kWarp) {
+        if (list[at].word != key) continue;
+        const std::int32_t own = team_at(list, at);
+        if (own > team) next = min(next, static_cast<unsigned>(own));
+      }
+      team = static_cast<std::int32_t>(__reduce_min_sync(0xffffffffu, next));
+    }
+    return team;
+  }
+
+  /// Whether a tile has named none that is not drawn: it may have more above.
+  __device__ bool may_hide(const device::Tagged* list, const HeadThreshold& threshold) const {
+    if (a_.list >= kTileTeams || a_.list > a_.draws) return false;
+    bool hides = false;
+#pragma unroll 1
+    for (int tile = cta_.lane; tile < a_.tiles; tile += device::kWarp) {
+      bool all = true;
+#pragma unroll 1
+      for (int i = tile * a_.list; i < (tile + 1) * a_.list && all; ++i) {
+        all = is_above(list[i].word, team_at(list, i), threshold);
+      }
+      hides = hides || all;
+    }
+    return __any_sync(0xffffffffu, hides);
+  }
+
+  /// By one warp: the head's candidates of own tiles.
+  __device__ void mark_named(int head, const device::Tagged* list) const {
+    const HeadThreshold threshold = thresholds_[head];
+    const float kappa = device::value_of(threshold.key);
+#pragma unroll 1
+    for (int i = cta_.lane; i < a_.tiles_per_cta * a_.list; i += device::kWarp) {
+      const int own = i / a_.list;
+      const int at = cta_.tile_number(own) * a_.list + (i - own * a_.list);
+      if (!is_above(list[at].word, team_at(list, at), threshold)) continue;
+      mark_drawn(cta_, own, index_of(list[at]), head, kappa);
+    }
+  }
+
+  TeamCta cta_;
+  const SantappArguments& a_;
+  device::Tagged* candidates_;  // [heads at once, tiles, list]
+  HeadThreshold* thresholds_;   // [group]
+  std::uint32_t launch_;
+};
+
+}  // namespace kvsim::santapp
