@@ -167,16 +167,18 @@ Json error_json(const ErrorSummary& error, const BiasSums& bias) {
 }
 
 Json selection_json(const SelectionSummary& selection) {
-  return {{"rows_per_head_mean", finite(selection.rows_per_head_mean)},
-          {"union_rows_mean", finite(selection.union_rows_mean)},
-          {"union_fraction", finite(selection.union_fraction)},
-          {"gqa_amplification", finite(selection.gqa_amplification)},
-          {"mass_recall_mean", finite(selection.mass_recall_mean)},
-          {"draws_per_head_mean", finite(selection.draws_per_head_mean)},
-          {"k_union_fraction", finite(selection.k_union_fraction)},
-          {"k_feature_fraction_head", finite(selection.k_feature_fraction_head)},
-          {"k_feature_fraction_group", finite(selection.k_feature_fraction_group)},
-          {"k_chunk_fraction_group", finite(selection.k_chunk_fraction_group)}};
+  Json json{{"rows_per_head_mean", finite(selection.rows_per_head_mean)},
+            {"union_rows_mean", finite(selection.union_rows_mean)},
+            {"union_fraction", finite(selection.union_fraction)},
+            {"gqa_amplification", finite(selection.gqa_amplification)},
+            {"mass_recall_mean", finite(selection.mass_recall_mean)},
+            {"draws_per_head_mean", finite(selection.draws_per_head_mean)},
+            {"k_union_fraction", finite(selection.k_union_fraction)},
+            {"k_feature_fraction_head", finite(selection.k_feature_fraction_head)},
+            {"k_feature_fraction_group", finite(selection.k_feature_fraction_group)},
+            {"k_chunk_fraction_group", finite(selection.k_chunk_fraction_group)}};
+  if (selection.routing_kl_mean) json["routing_kl_nats_mean"] = finite(*selection.routing_kl_mean);
+  return json;
 }
 
 Json by_layer_json(const Replay& replay, const MethodRun& run) {

@@ -78,6 +78,18 @@ HeadFigures GroupTruth::compare(int head, const HeadSelection& selection,
   return figures;
 }
 
+double GroupTruth::divergence(int head, std::span<const double> log_proposal) const {
+  const double* weights = attention_.weights.data() + static_cast<std::size_t>(head) * rows_;
+  double mass = 0;
+  double sum = 0;
+  for (std::size_t i = 0; i < log_proposal.size(); ++i) {
+    if (weights[i] <= 0) continue;  // underflow
+    mass += weights[i];
+    sum += weights[i] * (std::log(weights[i]) - log_proposal[i]);
+  }
+  return mass > 0 ? sum / mass - std::log(mass) : 0;
+}
+
 void GroupTruth::add_error(int head, std::span<const float> outputs, ErrorSum& sum) const {
   const std::size_t first = static_cast<std::size_t>(head) * dim_;
   sum.add(std::span<const double>(attention_.outputs).subspan(first, dim_),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,7 +19,8 @@ struct HeadFigures {
   double k_features = 0;   // features of K read
   double v_rows = 0;
   double draws = 0;
-  bool empty = false;  // selected nothing, so returned zeros
+  bool empty = false;                // selected nothing, so returned zeros
+  std::optional<double> routing_kl;  // nats, of a method that draws by a proposal
 };
 
 /// The truth of a group at a step, prepared once for all methods.
@@ -31,6 +33,8 @@ class GroupTruth {
   /// `outputs` is what the method's attend gave, [group, v_head_dim].
   HeadFigures compare(int head, const HeadSelection& selection,
                       std::span<const float> outputs) const;
+  /// KL(attention ‖ proposal) in nats over the first rows, those the proposal gives a chance.
+  double divergence(int head, std::span<const double> log_proposal) const;
   /// Adds a head's error, for the mean over seeds.
   void add_error(int head, std::span<const float> outputs, ErrorSum& sum) const;
 

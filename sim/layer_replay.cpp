@@ -171,6 +171,19 @@ void LayerReplay::keep(const GroupStep& group, Selection selection, std::span<co
   figures.statistics = selection.statistics;
 }
 
+void LayerReplay::keep_divergence(const GroupStep& group, const Scores& exact, const State* state,
+                                  const Place& place) {
+  const Method& method = *job_.methods[place.method].method;
+  if (!method.scores_exactly()) return;
+  const auto kv_head = static_cast<std::size_t>(place.kv_head);
+  GroupFigures& figures = slots_[slot_index(place.method, place.repeat, place.step) + kv_head];
+  for (int g = 0; g < group.view.group; ++g) {
+    const auto proposal = method.log_proposal(group.view, g, exact.head(g), state);
+    if (proposal.empty()) continue;
+    figures.heads[static_cast<std::size_t>(g)].routing_kl = group.truth.divergence(g, proposal);
+  }
+}
+
 void LayerReplay::replay_group(std::size_t step, int kv_head, States& states) {
   const GroupStep group(*this, job_.steps[step], kv_head);
   StepView view = group.view;
@@ -180,7 +193,9 @@ void LayerReplay::replay_group(std::size_t step, int kv_head, States& states) {
     view.random.seed = job_.seed + i % repeats_;
     Selection selection = select(method, view, exact, states[i].get());
     const std::vector<float> outputs = method.attend(view, selection);
-    keep(group, std::move(selection), outputs, {i / repeats_, i % repeats_, step, kv_head});
+    const Place place{i / repeats_, i % repeats_, step, kv_head};
+    keep(group, std::move(selection), outputs, place);
+    if (place.repeat == 0) keep_divergence(group, exact, states[i].get(), place);
   }
 }
 

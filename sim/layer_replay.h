@@ -91,6 +91,9 @@ class LayerReplay {
                    State* state);
   void keep(const GroupStep& group, Selection selection, std::span<const float> outputs,
             const Place& place);
+  /// How far from the attention it draws, where it draws by a proposal.
+  void keep_divergence(const GroupStep& group, const Scores& exact, const State* state,
+                       const Place& place);
   /// A step that is not replayed still goes through the states, which learn from every selection.
   void pass_step(std::int64_t token_step, int kv_head, States& states) const;
   void replay_head_in_order(int kv_head, States states,

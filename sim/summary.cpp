@@ -40,6 +40,8 @@ struct Sums {
   double head_rows = 0;
   double draws = 0;
   double recall = 0;
+  double routing_kl = 0;
+  double routed_heads = 0;  // that have one
   double kv_heads = 0;
   double k_rows = 0;
   double v_rows = 0;
@@ -74,6 +76,8 @@ Sums sum_records(std::span<const StepRecord* const> records) {
       sums.head_rows += head.v_rows;
       sums.draws += head.draws;
       sums.recall += head.mass_recall;
+      sums.routing_kl += head.routing_kl.value_or(0);
+      sums.routed_heads += head.routing_kl ? 1 : 0;
     }
     sums.kv_heads += static_cast<double>(record->unions.size());
     for (const UnionFigures& rows : record->unions) {
@@ -115,6 +119,9 @@ RunSummary summarize(std::span<const StepRecord* const> records) {
   summary.selection.gqa_amplification = ratio(sums.head_rows, sums.v_rows);
   summary.selection.mass_recall_mean = ratio(sums.recall, sums.heads);
   summary.selection.draws_per_head_mean = ratio(sums.draws, sums.heads);
+  if (sums.routed_heads > 0) {
+    summary.selection.routing_kl_mean = sums.routing_kl / sums.routed_heads;
+  }
   summary.selection.k_union_fraction = ratio(sums.k_rows, sums.context_rows);
   summary.selection.k_feature_fraction_head = ratio(sums.head_features, sums.all_head_features);
   summary.selection.k_feature_fraction_group = ratio(sums.group_features, sums.all_group_features);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,7 +26,8 @@ struct SelectionSummary {
   double gqa_amplification = 0;  // per-head sum / union
   double mass_recall_mean = 0;
   double draws_per_head_mean = 0;
-  double k_union_fraction = 0;  // the same share for K
+  std::optional<double> routing_kl_mean;  // nats; only of methods that draw by a proposal
+  double k_union_fraction = 0;            // the same share for K
   // Of the features of K rows, the share that is read; 1 if scores are exact.
   double k_feature_fraction_head = 0;
   double k_feature_fraction_group = 0;  // by some head of the group

@@ -1,6 +1,7 @@
 #include "kernels/santapp/table.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/lanes.h"
 #include "kernels/logit_cap.h"
@@ -76,6 +77,21 @@ std::vector<float> TeamTable::weights(const StepView& view, int head, const Scor
     weight = team_weight(teams_.partition.size(t), weight);
   }
   return weights;
+}
+
+std::vector<double> TeamTable::log_proposal(const StepView& view, int head,
+                                            std::span<const float> scores) const {
+  const std::vector<float> phi = weights(view, head, scores);
+  const double highest = *std::ranges::max_element(phi);
+  double sum = 0;
+  for (const float weight : phi) sum += std::exp(weight - highest);
+  const double all = highest + std::log(sum);
+  std::vector<double> chances(static_cast<std::size_t>(prompt()));
+  for (std::int32_t t = 0; t < teams(); ++t) {
+    const double own = phi[static_cast<std::size_t>(t)] - all - std::log(teams_.partition.size(t));
+    for (const std::int32_t key : members(t)) chances[static_cast<std::size_t>(key)] = own;
+  }
+  return chances;
 }
 
 std::string TeamTable::note() const {
