@@ -135,8 +135,8 @@ class Method {
   }
   /// For a method that draws rows by a proposal: ln of the chance that the proposal gives to each
   /// of the first rows, for one head. Empty: there is none. For studies; `select` does not ask.
-  virtual std::vector<double> log_proposal(const StepView&, int /*head*/,
-                                           std::span<const float> /*scores*/, const State*) const {
+  virtual std::vector<double> log_proposal(const StepView&, int /*head*/, const Scores& /*scores*/,
+                                           const State*) const {
     return {};
   }
   /// [group, v_head_dim]. The default weighs the selected V rows; a head without rows returns

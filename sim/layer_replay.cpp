@@ -178,7 +178,7 @@ void LayerReplay::keep_divergence(const GroupStep& group, const Scores& exact, c
   const auto kv_head = static_cast<std::size_t>(place.kv_head);
   GroupFigures& figures = slots_[slot_index(place.method, place.repeat, place.step) + kv_head];
   for (int g = 0; g < group.view.group; ++g) {
-    const auto proposal = method.log_proposal(group.view, g, exact.head(g), state);
+    const auto proposal = method.log_proposal(group.view, g, exact, state);
     if (proposal.empty()) continue;
     figures.heads[static_cast<std::size_t>(g)].routing_kl = group.truth.divergence(g, proposal);
   }

@@ -50,7 +50,7 @@ class SantaPlusPlus : public Method {
   }
 
   Selection select(const StepView& view, const Scores& scores, State* state) const override;
-  std::vector<double> log_proposal(const StepView& view, int head, std::span<const float> scores,
+  std::vector<double> log_proposal(const StepView& view, int head, const Scores& scores,
                                    const State* state) const override {
     const auto& table = static_cast<const TeamTable&>(*state);
     return table.covers(view) ? table.log_proposal(view, head, scores) : std::vector<double>();

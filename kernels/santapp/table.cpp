@@ -80,7 +80,7 @@ std::vector<float> TeamTable::weights(const StepView& view, int head, const Scor
 }
 
 std::vector<double> TeamTable::log_proposal(const StepView& view, int head,
-                                            std::span<const float> scores) const {
+                                            const Scores& scores) const {
   const std::vector<float> phi = weights(view, head, scores);
   const double highest = *std::ranges::max_element(phi);
   double sum = 0;

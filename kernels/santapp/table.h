@@ -38,8 +38,7 @@ class TeamTable : public State {
 
   /// ln of each prompt row's chance to be the first that one head draws: a team's share of Σ e^φ,
   /// spread equally over its keys (section 2.4).
-  std::vector<double> log_proposal(const StepView& view, int head,
-                                   std::span<const float> scores) const;
+  std::vector<double> log_proposal(const StepView& view, int head, const Scores& scores) const;
 
   /// Whether a step sees all of the prompt and the suffix: a window's teams would be others.
   bool covers(const StepView& view) const { return view.rows() == rows; }

@@ -46,7 +46,8 @@ struct Group {
     const NamedMethod named = make_method("santapp:grouping=contiguous," + routing);
     const TeamTable table(as_prompt(view, view.rows()), Settings(named.parameters));
     double sum = 0;
-    for (const float phi : table.weights(view, 0, logits)) sum += std::exp(double{phi});
+    for (const float phi : table.weights(view, 0, {view.rows(), logits}))
+      sum += std::exp(double{phi});
     return sum;
   }
   double by_mean_key() const { return promised("routing=mean,representatives=1,samples=128"); }
@@ -129,7 +130,8 @@ TEST_CASE("santapp: how far routing is from attention") {
   const auto divergence = [&](const std::string& options) {
     const NamedMethod named = make_method("santapp:grouping=contiguous," + options);
     const std::unique_ptr<State> state = state_of(*named.method, group.view);
-    const auto proposal = named.method->log_proposal(group.view, 0, group.logits, state.get());
+    const auto proposal =
+        named.method->log_proposal(group.view, 0, {64, group.logits}, state.get());
     REQUIRE(proposal.size() == 64);
     double chances = 0;
     for (const double chance : proposal) chances += std::exp(chance);
@@ -149,7 +151,7 @@ TEST_CASE("santapp: a window has no proposal, and other methods neither") {
   StepView window = step.view;
   window.k = step.view.k.slice(200, 300);
   window.v = step.view.v.slice(200, 300);
-  const std::vector<float> scores(100, 0.0f);
+  const Scores scores{100, std::vector<float>(200, 0.0f)};
   const NamedMethod named = make_method("santapp:grouping=contiguous,samples=16");
   const std::unique_ptr<State> state = state_of(*named.method, step.view);
   CHECK(named.method->log_proposal(window, 0, scores, state.get()).empty());
