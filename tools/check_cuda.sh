@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Compiles every CUDA source for sm_90a, dense attention and most of SANTA for sm_80, 89 and 120,
-# without running anything. A kernel that spills registers to memory fails the check, but for heads
-# of 256 in groups of 16, and for eta's groups above 8 and heads of 64 in shares that span teams: its
-# two kinds of warps share one number of registers. Needs nvcc, no GPU: check_cuda.sh
+# Compiles every CUDA source for sm_90a, dense attention and most of SANTA for sm_80, 89 and 120, eta
+# for 89, without running anything. A kernel that spills registers to memory fails the check, but for
+# heads of 256 in groups of 16, and for eta's groups above 8 and heads of 64 in shares that span
+# teams: its two kinds of warps share one number of registers. Needs nvcc, no GPU: check_cuda.sh
 # [ARCHITECTURE...] (default: all)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -53,6 +53,7 @@ jobs=()
 for architecture in "${architectures[@]}"; do
   case $architecture in
     90a) mapfile -t files < <(find kernels -name '*.cu' | sort -r) ;;  # the longest first
+    89) files=(kernels/eta/kernel.cu kernels/santa/kernel.cu kernels/dense/kernel.cu) ;;
     *) files=(kernels/santa/kernel.cu kernels/dense/kernel.cu) ;;
   esac
   for file in "${files[@]}"; do jobs+=("$architecture $file"); done
