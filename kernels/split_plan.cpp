@@ -65,11 +65,12 @@ void count_cuts(const Shape& shape, const SplitUnit& unit, std::int64_t total, s
 }  // namespace
 
 SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, const SplitUnit& unit,
-                      bool own_ctas) {
+                      bool own_ctas, int ctas_per_sm) {
   const UnitCounts counts = count_units(shape, unit);
-  const CtaCounts ctas = deal_out_ctas(counts, unit, limits.sms, own_ctas);
+  const int most_ctas = ctas_per_sm * limits.sms;
+  const CtaCounts ctas = deal_out_ctas(counts, unit, most_ctas, own_ctas);
   SplitPlan plan;
-  plan.launch = {static_cast<double>(ctas.ctas), static_cast<double>(limits.sms)};
+  plan.launch = {static_cast<double>(ctas.ctas), static_cast<double>(most_ctas)};
   plan.ctas_per_team = static_cast<double>(ctas.ctas_per_team);
   plan.units = plan.team_units = static_cast<double>(counts.total());
   if (ctas.ctas_per_team > 0) {

@@ -7,8 +7,8 @@
 
 namespace kvsim {
 
-/// How a persistent kernel deals the tokens of all teams (sequence, KV head) out over its CTAs, one
-/// per SM, by the kernels' own rule (kernels/device/team_split.h): what of it costs.
+/// How a persistent kernel deals the tokens of all teams (sequence, KV head) out over its CTAs, all
+/// of which run at once, by the kernels' own rule (kernels/device/team_split.h): what of it costs.
 struct SplitPlan {
   LaunchShape launch;
   double ctas_per_team = 0;  // 0: contiguous shares, which may span teams
@@ -28,7 +28,7 @@ struct SplitPlan {
 /// In closed form, but for a walk over the borders of contiguous shares. Batches that no kernel
 /// takes at once are split as if one did.
 SplitPlan plan_splits(const Shape& shape, const DeviceLimits& limits, const SplitUnit& unit,
-                      bool own_ctas = true);
+                      bool own_ctas = true, int ctas_per_sm = 1);
 
 /// Bytes of one head's partial result as released kernels merge it: output, maximum and sum in
 /// float32; and as our CTAs exchange it: a launch number with every word, and head sizes padded.

@@ -144,6 +144,10 @@ struct UnitTile {
   __device__ static constexpr std::uint32_t flip(int chunks) {
     return static_cast<std::uint32_t>(chunks) << 4;
   }
+  /// From one of a lane's places to the one `rows` further, a multiple of kRowsAtOnce.
+  __device__ static std::uint32_t further(std::uint32_t place, int rows) {
+    return (place ^ flip(rows & 7)) + static_cast<std::uint32_t>(rows * kRowBytes);
+  }
 };
 
 /// Copies units of one tensor into shared memory, 16 bytes per lane at a time.
@@ -181,8 +185,8 @@ class UnitReader {
     const auto* source = reinterpret_cast<const char*>(next_);
 #pragma unroll
     for (std::uint32_t i = 0; i < kCopies; ++i) {  // one wide multiplication and addition each
-      copy_async16(place(target, static_cast<int>(i)), source + std::uint64_t{i} * row_step_,
-                   policy_);
+      copy_async16(Tile::further(target, static_cast<int>(i) * Tile::kRowsAtOnce),
+                   source + std::uint64_t{i} * row_step_, policy_);
     }
   }
 
@@ -195,15 +199,10 @@ class UnitReader {
 #pragma unroll 1
     for (int i = 0; i < kCopies; ++i) {
       const bool valid = inside_ && row_ + i * Tile::kRowsAtOnce < tokens;
-      copy_async16_or_zero(place(target, i), valid ? source : static_cast<const T*>(tensor_.data),
-                           valid);
+      copy_async16_or_zero(Tile::further(target, i * Tile::kRowsAtOnce),
+                           valid ? source : static_cast<const T*>(tensor_.data), valid);
       source += row_step_ / 2;
     }
-  }
-
-  __device__ static std::uint32_t place(std::uint32_t target, int i) {
-    const int rows = i * Tile::kRowsAtOnce;
-    return (target ^ Tile::flip(rows & 7)) + static_cast<std::uint32_t>(rows * Tile::kRowBytes);
   }
 
   const KvTensor& tensor_;

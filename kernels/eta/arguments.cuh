@@ -37,18 +37,19 @@ struct EtaShape {
   static constexpr int kHeads8 = kHeads8Value;
   using Tile = device::UnitTile<D>;
 
-  /// Each unit takes a warp long, so there are many; small rows leave room for more.
-  static constexpr int kWarps =
-      D == 64 && kHeads8 == 1 ? (kLarge ? 16 : 8) : (D == 256 ? 4 : 8) / (kLarge ? 1 : 2);
-  static constexpr int kStages = kHeads8 == 1 ? 2 : (D == 64 ? 4 : (D == 256 ? 1 : 2));
+  /// Each unit takes a warp long, so there are many. An SM with little shared memory has little
+  /// bandwidth, too, and does with fewer rows under way.
+  static constexpr int kWarps = (D == 256 ? 4 : 8) / (kLarge ? 1 : 2);
+  static constexpr int kStages = D == 64 ? (kHeads8 == 1 ? (kLarge ? 2 : 4) : (kLarge ? 4 : 3))
+                                         : (kLarge && D * kHeads8 < 512 ? 2 : 1);
   static constexpr int kWorkers = kWarps * device::kWarp;
   static constexpr int kStageBytes = 2 * Tile::kBytes;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
 
-  /// A screening warp has two stages, a tile of records each: 32 KB in all are under way, or less
-  /// where that is too much beside the rest.
+  /// A screening warp has two stages, a tile of records each, or one where that is too much beside
+  /// the rest: of an SM 32 KB or less are under way.
   static constexpr int kScreenBytes = 2 * Tile::kBytes;  // of a tile: centroids and spreads
-  static constexpr int kScreenStages = 2;
+  static constexpr int kScreenStages = !kLarge && D * kHeads8 == 512 ? 1 : 2;
   static constexpr int kScreenWarps = screening_warps(D, kHeads8, kLarge);
   static constexpr int kScreenRing = kScreenWarps * kScreenStages * kScreenBytes;
   static constexpr int kThreads = kWorkers + kScreenWarps * device::kWarp;
@@ -64,6 +65,11 @@ struct EtaShape {
   static constexpr int kSharedBytes =
       kStaged + kWarps * kStages * static_cast<int>(sizeof(StagedUnit));
   static_assert(kQueue % 16 == 0 && kStaged % 16 == 0);
+
+  /// At most; SMs of 100 KB, and those of 228, hold them. Those of 164 have room for some.
+  static constexpr int kCtasPerSm = ctas_per_sm(D, kHeads8, kLarge ? kTwoCtasSharedBytes : 0);
+  static constexpr int kRoom = kCtasPerSm > 1 ? kTwoCtasSharedBytes : (kLarge ? 228 : 100) * 1024;
+  static_assert(kCtasPerSm * (kSharedBytes + kSystemSharedBytes) <= kRoom);
 };
 
 /// Blocks of a sequence, numbered in the order in which they are screened.

@@ -182,7 +182,7 @@ class Attender {
         // A warp that waits for the others at a team's end may hold the slot that they would wait
         // for: nobody waits for a team before the last one is merged.
         // (All lanes must agree on what they saw.)
-        stalled_ = ends_ > merged_ && !__all_sync(0xffffffffu, queue_.is_filled(turn_));
+        stalled_ = !kTeams && ends_ > merged_ && !__all_sync(0xffffffffu, queue_.is_filled(turn_));
         if (stalled_) break;
         enter();
       }
@@ -219,7 +219,7 @@ class Attender {
     units_ = __shfl_sync(0xffffffffu, head.y, 0);
     last_ = __shfl_sync(0xffffffffu, head.z, 0) != 0;
     in_slot_ = true;
-    if (!next_team_) return;
+    if (kTeams || !next_team_) return;
     next_team_ = false;
     begin_ahead(a_.split.next(ahead_));
   }

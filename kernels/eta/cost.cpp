@@ -85,7 +85,9 @@ void read_blocks(Stage& stage, const Shape& shape, const Statistics& s, int bloc
 /// twice: operations are the method's. A warp's queries come from the SM's own cache if another
 /// warp has read them.
 Work Cost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
-  const SplitPlan plan = plan_splits(shape, limits, kSplitUnit);
+  const int ctas =
+      ctas_per_sm(head_class(shape.head_dim), heads8_of(shape.group()), limits.shared_bytes_per_sm);
+  const SplitPlan plan = plan_splits(shape, limits, kSplitUnit, /*own_ctas=*/true, ctas);
   const ScreeningCost screening(shape, limits, plan, block_, rule_);
   Work work;
   Stage& stage = work.add_stage("screen_attend", Boundary::kKernelLaunch);

@@ -19,7 +19,8 @@ namespace kvsim::eta {
 namespace {
 
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
-__global__ void __launch_bounds__(EtaShape<D, kHeads8, kLarge>::kThreads, 1)
+__global__ void __launch_bounds__(EtaShape<D, kHeads8, kLarge>::kThreads,
+                                  EtaShape<D, kHeads8, kLarge>::kCtasPerSm)
     eta_kernel(const __grid_constant__ EtaArguments arguments) {
   using Shape = EtaShape<D, kHeads8, kLarge>;
   extern __shared__ __align__(device::kSharedAlignment) char shared[];
@@ -103,7 +104,9 @@ class EtaKernel : public Kernel {
 
  private:
   static TeamSplit split(const DeviceStep& step, const DeviceLimits& limits) {
-    return plan_teams(contexts_of(step), step.kv_heads, kSplitUnit, limits.sms);
+    const int ctas =
+        ctas_per_sm(head_class(step.head_dim), heads8_of(step.group()), limits.shared_bytes_per_sm);
+    return plan_teams(contexts_of(step), step.kv_heads, kSplitUnit, ctas * limits.sms);
   }
 
   static std::pair<device::Partials, std::size_t> layout(const DeviceStep& step,

@@ -167,6 +167,7 @@ class Screener {
     const int turns = (run.count + kRows - 1) / kRows;
     const int first =
         (warp_ - turn_ % Shape::kScreenWarps + Shape::kScreenWarps) % Shape::kScreenWarps;
+#pragma unroll 1
     for (int s = 0; s < Shape::kScreenStages; ++s) copy(run, s, first * kRows + s * kStep);
     int stage = 0;
 #pragma unroll 1
@@ -198,13 +199,14 @@ class Screener {
 
   /// Starts the copies of the records of a run's blocks number `begin` and on.
   __device__ void copy(const BlockRun& run, int stage, int begin) const {
-    const std::uint32_t tile = tiles_ + stage * Shape::kScreenBytes;
+    const std::uint32_t first = tiles_ + stage * Shape::kScreenBytes +
+                                Tile::offset(lane_ / Tile::kChunks, lane_ % Tile::kChunks);
     const std::uint64_t policy = device::evict_first_policy();
     const bool inside = lane_ % Tile::kChunks * 8 < a_.step.head_dim;
 #pragma unroll
     for (int i = 0; i < kRows / Tile::kRowsAtOnce; ++i) {
       const int row = lane_ / Tile::kChunks + i * Tile::kRowsAtOnce;
-      const std::uint32_t target = tile + Tile::offset(row, lane_ % Tile::kChunks);
+      const std::uint32_t target = Tile::further(first, i * Tile::kRowsAtOnce);
       if (begin + row < run.count && inside) {
         const __half* source =
             rows_from_ + std::int64_t{run.block(begin + row)} * (2 * a_.step.head_dim);

@@ -25,8 +25,9 @@ double in_turn(double share) {
 ScreeningCost::ScreeningCost(const Shape& shape, const DeviceLimits& limits, const SplitPlan& plan,
                              int block, const BlockRule& rule)
     : block_(block), rule_(rule), teams_(shape.batch() * shape.kv_heads) {
-  warps_ = screening_warps(head_class(shape.head_dim), shape.group() > 8 ? 2 : 1,
+  warps_ = screening_warps(head_class(shape.head_dim), heads8_of(shape.group()),
                            limits.shared_bytes_per_sm >= kLargeSharedBytes);
+  ctas_of_sm_ = std::ceil(plan.launch.ctas / limits.sms);
   count_teams(shape, plan);
   const std::int64_t longest = *std::max_element(shape.contexts.begin(), shape.contexts.end());
   const std::int64_t full = longest / block;
@@ -95,7 +96,7 @@ void ScreeningCost::fill(Stage& stage, double share) const {
     ++stage.load_rounds;
   }
   const double beside = turns - first + (runs_ - 1) * cycles::kQueries + cycles::kClose;
-  stage.load_warps = warps_;
+  stage.load_warps = warps_ * ctas_of_sm_;
   stage.round_cycles = beside / stage.load_rounds;
 }
 

@@ -29,6 +29,7 @@ class ScreeningCost {
   int block_;
   BlockRule rule_;
   double warps_ = 1;  // of a CTA
+  double ctas_of_sm_ = 1;
   double teams_ = 0;
   double pairs_ = 0;  // (team, CTA) pairs
   double reread_ = 0;

@@ -13,6 +13,14 @@ namespace {
 constexpr DeviceLimits kLimits{
     .sms = 132, .shared_bytes_per_sm = 233472, .l2_bytes = 50 << 20, .threads_per_sm = 2048};
 
+/// An SM has room for one CTA.
+DeviceLimits small_limits(int sms) {
+  DeviceLimits limits = kLimits;
+  limits.sms = sms;
+  limits.shared_bytes_per_sm = 164 * 1024;
+  return limits;
+}
+
 Shape shape_of(const std::vector<std::int64_t>& contexts) {
   return {.contexts = contexts, .q_heads = 32, .kv_heads = 4, .head_dim = 64, .v_head_dim = 64};
 }
@@ -99,6 +107,32 @@ TEST_CASE("eta: ours reads blocks of rows in one piece, a tail in part of one") 
   }
 }
 
+TEST_CASE("eta: an SM has two CTAs of small heads in small groups, where both fit") {
+  const std::vector<std::int64_t> contexts(64, 65536);
+  const auto stage_of = [&contexts](int q_heads, int head_dim, const DeviceLimits& limits) {
+    Shape shape = shape_of(contexts);
+    shape.q_heads = q_heads;
+    shape.head_dim = shape.v_head_dim = head_dim;
+    const NamedMethod named = make_method("eta:thresholds=union,density=0.25,rescue=off");
+    return named.method->implementation()
+        .work(shape, named.method->bounds(shape).high, limits)
+        .stages[0];
+  };
+  const Stage two = stage_of(32, 64, kLimits);
+  CHECK(two.launch.ctas == 256);  // one for each team
+  CHECK(two.launch.ctas_per_wave == 264);
+  CHECK(two.imbalance == 1);
+  CHECK(two.load_rounds == 1);
+  CHECK(two.load_warps == 2 * 2);
+  CHECK(bytes_of(two, Tensor::kPartial, Direction::kWrite) == 0);
+  for (const Stage& one : {stage_of(36, 64, kLimits), stage_of(32, 128, kLimits),
+                           stage_of(32, 64, small_limits(132))}) {
+    CHECK(one.launch.ctas == 132);
+    CHECK(one.launch.ctas_per_wave == 132);
+    CHECK(one.load_rounds == 1 + 2 * 2);  // a share is of up to three teams
+  }
+}
+
 TEST_CASE("eta: a team's first CTA bounds the first chunk again, beside the others") {
   // 32 CTAs for each of 4 teams, of 4 blocks: the chunk has 128.
   const Work work = work_of("eta:thresholds=union,density=0.25,pinned=0", {8192});
@@ -108,10 +142,11 @@ TEST_CASE("eta: a team's first CTA bounds the first chunk again, beside the othe
   CHECK(first_access(stage, Tensor::kMetadata).rows == 4 * 128);
   CHECK(first_access(stage, Tensor::kMetadata).requests == 2 * 4 * 128);
   CHECK(stage.chain_cycles == 1200 + (1600 + 150 + 700) + 900);
-  CHECK(stage.load_warps == 4);
-  // After the first turn: eight that are tracked, in turn; the team's last slot.
+  CHECK(stage.load_warps == 2);
+  // After the first turn: eight that are tracked, four of each warp, and the second warp's last
+  // one; the team's last slot.
   CHECK(stage.load_rounds == 2);
-  CHECK(stage.round_cycles * 2 == 1600 + 8 * (150 + 1000) + 1000);
+  CHECK(stage.round_cycles * 2 == 4 * (1600 + 150 + 1000) + (150 + 1000) + 1000);
 
   // Nothing is rescued, by the rule, or where a pinned block of the chunk would do.
   for (const char* spec : {"eta:thresholds=union,density=0.25,pinned=0,rescue=off",
@@ -123,31 +158,29 @@ TEST_CASE("eta: a team's first CTA bounds the first chunk again, beside the othe
   }
 }
 
-TEST_CASE("eta: fewer warps screen larger heads, one turn after the other") {
+TEST_CASE("eta: more warps screen for large groups of small heads, one turn after the other") {
   const std::vector<std::int64_t> contexts{8192};
   Shape shape = shape_of(contexts);
-  shape.head_dim = shape.v_head_dim = 128;
+  shape.q_heads = 36;
   const NamedMethod named = make_method("eta:thresholds=union,density=0.25,pinned=0");
   const Stage stage = named.method->implementation()
                           .work(shape, named.method->bounds(shape).high, kLimits)
                           .stages[0];
-  CHECK(stage.load_warps == 2);
-  // The first chunk's eight turns: four of each warp, and the second warp's last one.
-  CHECK(stage.round_cycles * 2 == 4 * (1600 + 150 + 1000) + (150 + 1000) + 1000);
+  CHECK(stage.load_warps == 4);
+  CHECK(stage.round_cycles * 2 == 1600 + 8 * (150 + 1000) + 1000);
 }
 
 TEST_CASE("eta: shares that span teams screen one after the other") {
   // 4 teams of 16 units: borders at 21 and 42, so 5 units of team 1 come first, 10 of team 2.
-  DeviceLimits limits = kLimits;
-  limits.sms = 3;
+  const DeviceLimits limits = small_limits(3);
   const auto stage_of = [&limits](const std::string& chunk) {
     return work_of("eta:thresholds=union,density=0.25,chunk=" + chunk, {4096}, limits).stages[0];
   };
   const Stage whole = stage_of("20");
   CHECK(first_access(whole, Tensor::kQuery).requests == 6 / 4.0);
   CHECK(first_access(whole, Tensor::kMetadata).requests == 4 * 64);
-  // 11 of a CTA's 22 units are 44 blocks: three turns, of different warps, two of them tracked.
-  const double run = 1600 + 3 * (150 + 700) + 2 * 1000;
+  // 11 of a CTA's 22 units are 44 blocks: three turns, two of one warp; two are tracked.
+  const double run = 2 * (1600 + 150 + 700 + 1000 * 2 / 3.0);
   const double beside = 2 * run - (1600 + 150 + 700) + 1200 + 1000;
   CHECK(whole.load_rounds == 3);  // the second team's queries and first records
   CHECK(whole.round_cycles * 3 == Approx(beside));
@@ -159,13 +192,11 @@ TEST_CASE("eta: shares that span teams screen one after the other") {
 }
 
 TEST_CASE("eta: a warp's turns follow each other where there are many") {
-  // A CTA for each of 4 teams: 1024 blocks, 64 turns of 4 warps, hardly one of which fills a slot.
-  DeviceLimits limits = kLimits;
-  limits.sms = 4;
-  const Work work =
-      work_of("eta:thresholds=union,density=0.0001,pinned=0,rescue=off,chunk=32", {65536}, limits);
+  // A CTA for each of 4 teams: 1024 blocks, 64 turns of 2 warps, hardly one of which fills a slot.
+  const Work work = work_of("eta:thresholds=union,density=0.0001,pinned=0,rescue=off,chunk=32",
+                            {65536}, small_limits(4));
   const double in_turn = 150 + 700 * (8 / 1024.0) * 16;  // each of 8 heads takes a block
-  const double turns = 16 * (1600 + in_turn) + 3 * in_turn;
+  const double turns = 32 * (1600 + in_turn) + in_turn;
   CHECK(work.stages[0].round_cycles == Approx(turns - (1600 + in_turn) + 1000));
 }
 

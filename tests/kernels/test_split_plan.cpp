@@ -80,12 +80,12 @@ Shape shape_of(std::span<const std::int64_t> contexts, int q_heads = 32, int kv_
 }
 
 void compare(const std::vector<std::int64_t>& contexts, int kv_heads, const SplitUnit& unit,
-             int sms, bool own_ctas) {
+             int sms, bool own_ctas, int ctas_per_sm = 1) {
   const std::vector<std::int32_t> lengths(contexts.begin(), contexts.end());
-  const TeamSplit split = plan_teams(lengths, kv_heads, unit, sms, own_ctas);
+  const TeamSplit split = plan_teams(lengths, kv_heads, unit, ctas_per_sm * sms, own_ctas);
   const Counted counted = count(split);
-  const SplitPlan plan =
-      plan_splits(shape_of(contexts, kv_heads, kv_heads), {sms, 228 * 1024, 0}, unit, own_ctas);
+  const SplitPlan plan = plan_splits(shape_of(contexts, kv_heads, kv_heads), {sms, 228 * 1024, 0},
+                                     unit, own_ctas, ctas_per_sm);
   INFO("sequences " << contexts.size() << ", first " << contexts[0] << ", KV heads " << kv_heads
                     << ", unit " << unit.tokens << ", SMs " << sms);
   CHECK(plan.launch.ctas == split.ctas);
@@ -122,6 +122,7 @@ TEST_CASE("the cost model splits work as the kernels do") {
         for (const SplitUnit& unit :
              {dense_split_unit(128), dense_split_unit(256), kBlockSplitUnit}) {
           for (const bool own : {true, false}) compare(contexts, kv_heads, unit, sms, own);
+          compare(contexts, kv_heads, unit, sms, true, /*ctas_per_sm=*/2);
         }
       }
     }
