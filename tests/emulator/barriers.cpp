@@ -105,7 +105,6 @@ void arrive_mbarrier(std::uint64_t* barrier) {
     cta.scheduler->wake(*wait.thread);
     return true;
   });
-  cta.scheduler->changed();
   cta.scheduler->maybe_yield(self);
 }
 

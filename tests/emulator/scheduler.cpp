@@ -18,7 +18,8 @@ namespace {
 constexpr std::uint32_t kSubset = 4;        // once in so many turns some lanes stay behind
 constexpr std::uint32_t kYield = 2;         // once in so many times others run first
 constexpr std::uint32_t kNewPriority = 64;  // once in so many turns a warp gets another one
-constexpr std::size_t kReportedWarps = 24;
+constexpr int kMostIdleRounds = 500;
+constexpr std::uint64_t kMostIdleTurns = 1 << 20;
 
 std::uint32_t lane_bit(const Thread& thread) { return 1u << thread.lane; }
 
@@ -48,8 +49,9 @@ std::string waiting_warps(const Cta& cta) {
       const int lane = std::countr_zero(rest);
       const auto l = static_cast<std::size_t>(lane);
       const bool meets = (warp.meeting >> lane & 1) != 0;
-      lanes[meets ? fmt::format("{} of lanes {:08x}", warp.operation[l]->name, warp.mask[l])
-                  : text_of(warp.threads[l]->waits_for)] |= 1u << lane;
+      lanes[(warp.ready >> lane & 1) != 0 ? std::string("nothing")
+            : meets ? fmt::format("{} of lanes {:08x}", warp.operation[l]->name, warp.mask[l])
+                    : text_of(warp.threads[l]->waits_for)] |= 1u << lane;
     }
     for (const auto& [what, mask] : lanes) {
       text += fmt::format("\n  CTA ({}, {}, {}), warp {}, lanes {:08x}: {}", cta.index.x,
@@ -134,11 +136,9 @@ void Scheduler::returned(Thread& thread) {
 
 void Scheduler::run_until_done() {
   while (live_ctas_ > 0) {
-    if (runnable_.empty()) {
-      nobody_can_run();
-    } else {
-      run_some(next_warp());
-    }
+    if (runnable_.empty()) nobody_can_run();
+    if (++idle_turns_ > kMostIdleTurns) report("some look again and again and see no change");
+    run_some(next_warp());
   }
 }
 
@@ -179,6 +179,7 @@ void Scheduler::run_some(Warp& warp) {
 void Scheduler::wake(Thread& thread) {
   Warp& warp = *thread.warp;
   warp.ready |= lane_bit(thread);
+  idle_turns_ = 0;
   idle_rounds_ = 0;
   if (warp.place >= 0) return;
   warp.place = static_cast<int>(runnable_.size());
@@ -194,34 +195,40 @@ void Scheduler::maybe_yield(Thread& self) {
   if (random_.once_in(kYield)) self.fiber.suspend();
 }
 
-void Scheduler::await_change(Thread& self, const void* address) {
+void Scheduler::before_look(Thread& self, const void* address) {
   maybe_yield(self);
-  const bool looked =
-      self.polled_epoch == epoch_ &&
-      std::find(self.polled.begin(), self.polled.end(), address) != self.polled.end();
-  if (looked) {
-    pollers_.push_back(&self);
-    self.waits_for = {"memory that another thread writes"};
-    block(self);
-  }
-  if (looked || self.polled_epoch != epoch_) self.polled.clear();
-  self.polled_epoch = epoch_;
-  self.polled.push_back(address);
-}
-
-void Scheduler::changed() {
-  ++epoch_;
-  for (Thread* thread : std::exchange(pollers_, {})) wake(*thread);
-}
-
-void Scheduler::nobody_can_run() {
-  if (!pollers_.empty() && idle_rounds_ < kMostIdleRounds) {
-    const int rounds = idle_rounds_ + 1;
-    changed();
-    idle_rounds_ = rounds;
+  if (published_.contains(address)) return;
+  std::vector<const void*>& seen = self.looked_at;
+  if (std::find(seen.begin(), seen.end(), address) == seen.end()) {
+    seen.push_back(address);
     return;
   }
-  std::string text = "emulator: deadlock; nobody can go on:";
+  seen.clear();
+  lookers_[address].push_back(&self);
+  self.waits_for = {"memory that nobody has written"};
+  block(self);
+}
+
+void Scheduler::published(const void* address) {
+  published_.insert(address);
+  const auto lookers = lookers_.find(address);
+  if (lookers == lookers_.end()) return;
+  for (Thread* thread : lookers->second) wake(*thread);
+  lookers_.erase(lookers);
+}
+
+/// What is looked at may be of an earlier launch, and fine; but not for ever.
+void Scheduler::nobody_can_run() {
+  const int rounds = idle_rounds_ + 1;
+  if (lookers_.empty() || rounds > kMostIdleRounds) report("deadlock; nobody can go on");
+  for (const auto& [address, threads] : std::exchange(lookers_, {})) {
+    for (Thread* thread : threads) wake(*thread);
+  }
+  idle_rounds_ = rounds;
+}
+
+void Scheduler::report(const char* what) const {
+  std::string text = fmt::format("emulator: {}:", what);
   for (const auto& cta : ctas_) text += waiting_warps(*cta);
   throw RuntimeError(text);
 }

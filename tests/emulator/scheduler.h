@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "tests/emulator/random.h"
@@ -39,14 +41,13 @@ class Scheduler {
   /// Stops until somebody wakes the thread.
   void block(Thread& self);
   void wake(Thread& thread);
-  /// Stops until memory that others write has changed since this thread looked at `address`.
-  void await_change(Thread& self, const void* address);
-  /// Memory that others may be looking at has changed.
-  void changed();
+  /// Comes before a look at memory that others publish. Who looks once more at what nobody has
+  /// published in this launch stops until somebody does, or until nobody else can go on: looking
+  /// again and again, as kernels do, it would only see the same.
+  void before_look(Thread& self, const void* address);
+  void published(const void* address);
 
  private:
-  static constexpr int kMostIdleRounds = 3;
-
   std::unique_ptr<Cta> make_cta(unsigned number);
   void start(Cta& cta);
   void run_thread(Thread& thread);
@@ -54,8 +55,8 @@ class Scheduler {
   void run_some(Warp& warp);
   Warp& next_warp();
   void returned(Thread& thread);
-  /// Pollers look again a few times, for whom nobody told of a change; then it is a deadlock.
   void nobody_can_run();
+  [[noreturn]] void report(const char* what) const;
 
   LaunchShape shape_;
   std::function<void()> kernel_;
@@ -63,9 +64,10 @@ class Scheduler {
   bool by_priority_;
   std::vector<std::unique_ptr<Cta>> ctas_;  // that run
   std::vector<Warp*> runnable_;
-  std::vector<Thread*> pollers_;
-  std::uint64_t epoch_ = 1;  // counts changes
-  int idle_rounds_ = 0;
+  std::unordered_set<const void*> published_;
+  std::map<const void*, std::vector<Thread*>> lookers_;
+  int idle_rounds_ = 0;           // since somebody stopped waiting: of all who look at memory
+  std::uint64_t idle_turns_ = 0;  // and of warps
   int live_ctas_ = 0;
   std::exception_ptr fault_;
 };

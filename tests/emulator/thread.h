@@ -58,10 +58,9 @@ struct Thread {
   Cta* cta = nullptr;
   Warp* warp = nullptr;
   int lane = 0;
-  Waiting waits_for;               // outside WarpOperations
-  bool barrier_result = false;     // of the barrier that it waited for last
-  std::uint64_t polled_epoch = 0;  // when it looked at what follows
-  std::vector<const void*> polled;
+  Waiting waits_for;                   // outside WarpOperations
+  bool barrier_result = false;         // of the barrier that it waited for last
+  std::vector<const void*> looked_at;  // since it last waited for memory
   AsyncCopies copies;
 };
 

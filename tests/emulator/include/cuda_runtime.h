@@ -98,11 +98,9 @@ namespace kvsim::emulator {
 template <typename T, typename Change>
 T atomically(T* target, const Change& change) {
   Thread& self = this_thread();
-  Scheduler& scheduler = *self.cta->scheduler;
-  scheduler.maybe_yield(self);
+  self.cta->scheduler->maybe_yield(self);
   const T before = *target;
   *target = change(before);
-  scheduler.changed();
   return before;
 }
 

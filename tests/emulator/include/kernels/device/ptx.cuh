@@ -62,13 +62,13 @@ inline void store_relaxed(void* target, std::uint64_t a, std::uint64_t b) {
   emulator::check_global(target, 16, 16, "st.relaxed");
   static_cast<std::uint64_t*>(target)[0] = a;
   static_cast<std::uint64_t*>(target)[1] = b;
-  self.cta->scheduler->changed();
+  self.cta->scheduler->published(target);
   self.cta->scheduler->maybe_yield(self);
 }
 inline void load_relaxed(const void* source, std::uint64_t& a, std::uint64_t& b) {
   emulator::Thread& self = emulator::this_thread();
   emulator::check_global(source, 16, 16, "ld.relaxed");
-  self.cta->scheduler->await_change(self, source);
+  self.cta->scheduler->before_look(self, source);
   a = static_cast<const std::uint64_t*>(source)[0];
   b = static_cast<const std::uint64_t*>(source)[1];
 }
