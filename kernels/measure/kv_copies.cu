@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "kernels/device/enqueue.cuh"
@@ -84,7 +85,11 @@ __global__ void fill_queries(T* queries, std::int64_t chunks, float sd, RandomSt
 template <typename T>
 void fill(const DeviceStep& step, std::uint64_t seed, int copy, float query_sd,
           cudaStream_t stream) {
-  const dim3 grid(256, static_cast<unsigned>(step.kv_heads), static_cast<unsigned>(step.batch));
+  const std::span<const std::int32_t> contexts = contexts_of(step);
+  const std::int64_t longest = *std::max_element(contexts.begin(), contexts.end());
+  const std::int64_t tiles = (longest * step.head_dim / kWords + kThreads - 1) / kThreads;
+  const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(tiles, 256)),
+                  static_cast<unsigned>(step.kv_heads), static_cast<unsigned>(step.batch));
   enqueue(fill_rows<T>, grid, kThreads, 0, stream, step, step.k, stream_of(seed, Filled::kK, copy));
   enqueue(fill_rows<T>, grid, kThreads, 0, stream, step, step.v, stream_of(seed, Filled::kV, copy));
   const std::int64_t chunks = std::int64_t{step.batch} * step.q_heads * step.head_dim / kWords;

@@ -10,12 +10,14 @@ set_source_files_properties(${emulated_kernels} PROPERTIES LANGUAGE CXX)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/emulator/*.cpp)
 
 add_executable(test_emulator ${emulated_kernels} ${emulator_sources}
-               kernels/gpu/gpu_case.cpp kernels/gpu/check_case.cpp)
+               kernels/gpu/gpu_case.cpp kernels/gpu/check_case.cpp
+               kernels/gpu/test_eta_records_on_gpu.cpp)
 target_include_directories(test_emulator BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/emulator/include)
 kvsim_target(test_emulator)
 # Kernels read words as vectors of others, as nvcc lets them, and ask for loops to be unrolled.
 target_compile_options(test_emulator PRIVATE -O1 -fno-strict-aliasing -Wno-unknown-pragmas)
 # The instances for SMs with large shared memory.
-target_compile_definitions(test_emulator PRIVATE __CUDA_ARCH_LIST__=900)
+target_compile_definitions(test_emulator PRIVATE __CUDA_ARCH_LIST__=900
+  KVSIM_EMULATED_EVERY=$<IF:$<BOOL:${KVSIM_SANITIZE}>,8,1>)
 target_link_libraries(test_emulator PRIVATE kvsim_kernels Catch2::Catch2WithMain)
 catch_discover_tests(test_emulator TEST_PREFIX "emulator: " PROPERTIES TIMEOUT 300)
