@@ -18,6 +18,7 @@ using testing::nhd;
 using testing::paged;
 using testing::with;
 
+constexpr int kSchedules = 2;  // besides the one with dumps
 constexpr ElementType kBf16 = ElementType::kBfloat16;
 constexpr ElementType kFp16 = ElementType::kFloat16;
 constexpr ElementType kFloat = ElementType::kFloat32;
@@ -86,17 +87,29 @@ void check_cases(const std::string& spec, const std::vector<GpuCase>& cases, int
   CHECK(ran > 0);
 }
 
-TEST_CASE("every method on every shape") {
-  check_cases(GENERATE(as<std::string>{}, "dense", "topk", "santa-iid", "santa-strat", "santa-sys",
-                       "santa-prop", "santa-flash", "bernoulli-qk:k_layout=feature",
+// One test for each few methods, so that they run side by side.
+
+TEST_CASE("dense attention and top-k on every shape") {
+  check_cases(GENERATE(as<std::string>{}, "dense", "topk"), all_cases(), kSchedules);
+}
+
+TEST_CASE("SANTA on every shape") {
+  check_cases(GENERATE(as<std::string>{}, "santa-iid", "santa-strat", "santa-sys", "santa-prop"),
+              all_cases(), kSchedules);
+}
+
+TEST_CASE("santa-flash on every shape") { check_cases("santa-flash", all_cases(), kSchedules); }
+
+TEST_CASE("Bernoulli scores on every shape") {
+  check_cases(GENERATE(as<std::string>{}, "bernoulli-qk:k_layout=feature",
                        "santa-sys:scores=bernoulli,k_layout=feature"),
-              all_cases(), 4);
+              all_cases(), kSchedules);
 }
 
 TEST_CASE("ETA on every shape") {
   check_cases("eta:thresholds=union," + GENERATE(as<std::string>{}, "block=64,density=0.2",
                                                  "block=16,density=0.3", "block=4,density=0.1"),
-              all_cases(), 4);
+              all_cases(), kSchedules);
 }
 
 TEST_CASE("variants of the samplers and of top-k") {
@@ -115,7 +128,7 @@ TEST_CASE("variants of the samplers and of top-k") {
                "bernoulli-qk:k_layout=feature,drawn=iid,draws=7",
                "santa-prop:scores=bernoulli,k_layout=feature,draws=1",
                "santa-iid:scores=bernoulli,k_layout=feature,drawn=iid,draws=64"),
-      few_cases(), 3);
+      few_cases(), kSchedules);
 }
 
 TEST_CASE("ETA's blocks, chunks, gates and thresholds") {
@@ -130,7 +143,7 @@ TEST_CASE("ETA's blocks, chunks, gates and thresholds") {
                    "block=8,shift=-1000,pinned=0,rescue=off", "block=32,shift=1000,pinned=0",
                    "block=4,shift=-1000,pinned=1,chunk=3", "block=64,gate=none,density=0.2",
                    "block=16,gate=additive,density=0.2,pinned=5"),
-      few_cases(), 3);
+      few_cases(), kSchedules);
 }
 
 }  // namespace
