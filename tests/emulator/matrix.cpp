@@ -14,8 +14,10 @@ using Lanes = std::array<void*, kLanes>;
 constexpr std::uint32_t kAllLanes = 0xffffffffu;
 constexpr int kRowBytes = 16;
 
+/// The row at a lane's address is read when that lane comes: what another lane has not written by
+/// then, without a __syncwarp before, is missing, although all lanes meet here.
 struct MatrixLoad {
-  std::uint32_t address;
+  std::uint16_t row[8];
   std::uint32_t* words;
 };
 
@@ -42,12 +44,11 @@ struct Matrix8 {
 
 template <bool kTransposed>
 void run_load(const Lanes& lanes, std::uint32_t) {
-  const SharedMemory& shared = this_thread().cta->shared;
   for (std::size_t m = 0; m < 4; ++m) {
     Matrix8 matrix;
     for (std::size_t row = 0; row < 8; ++row) {
-      const std::uint32_t address = static_cast<const MatrixLoad*>(lanes[8 * m + row])->address;
-      std::memcpy(matrix.at[row], shared.at(address, kRowBytes, kRowBytes, "ldmatrix"), kRowBytes);
+      std::memcpy(matrix.at[row], static_cast<const MatrixLoad*>(lanes[8 * m + row])->row,
+                  kRowBytes);
     }
     if (kTransposed) matrix = matrix.transposed();
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -117,7 +118,9 @@ constexpr WarpOperation kProductFloat16{"mma of fp16", run_product<Element::kFlo
 }  // namespace
 
 void load_matrices(std::uint32_t address, std::uint32_t (&words)[4], bool transposed) {
-  MatrixLoad own{address, words};
+  MatrixLoad own{{}, words};
+  std::memcpy(own.row, this_thread().cta->shared.at(address, kRowBytes, kRowBytes, "ldmatrix"),
+              kRowBytes);
   meet(transposed ? kLoadTransposed : kLoad, kAllLanes, &own);
 }
 

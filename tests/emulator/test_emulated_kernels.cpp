@@ -76,12 +76,19 @@ std::vector<GpuCase> few_cases() {
           with(hnd({200, 3}, 32, 2, 128, kFp16, 3), 30, true, kFloat)};
 }
 
-/// Checks a method on the cases, each in `schedules` more schedules; KVSIM_EMULATED_EVERY leaves
-/// only some of the cases to builds that are slow.
-void check_cases(const std::string& spec, const std::vector<GpuCase>& cases, int schedules) {
+/// Where a CTA goes round every ring, and from one team to the next in the middle of a sequence.
+std::vector<GpuCase> long_cases() {
+  return {hnd({1500, 40, 2500}, 4, 2, 64, kBf16, 3), hnd({3001}, 16, 1, 128, kFp16, 2)};
+}
+
+/// Checks a method on the cases, each in `kSchedules` more schedules, on `sms` SMs or as many as
+/// the device has; KVSIM_EMULATED_EVERY leaves only some of the cases to builds that are slow.
+void check_cases(const std::string& spec, const std::vector<GpuCase>& cases, int sms = 0) {
+  DeviceLimits limits = emulator::Device::instance().limits;
+  if (sms > 0) limits.sms = sms;
   int ran = 0;
   for (std::size_t i = 0; i < cases.size(); i += KVSIM_EMULATED_EVERY) {
-    ran += testing::check_case(spec, cases[i], emulator::Device::instance().limits, schedules);
+    ran += testing::check_case(spec, cases[i], limits, kSchedules);
   }
   INFO(spec);
   CHECK(ran > 0);
@@ -90,26 +97,35 @@ void check_cases(const std::string& spec, const std::vector<GpuCase>& cases, int
 // One test for each few methods, so that they run side by side.
 
 TEST_CASE("dense attention and top-k on every shape") {
-  check_cases(GENERATE(as<std::string>{}, "dense", "topk"), all_cases(), kSchedules);
+  check_cases(GENERATE(as<std::string>{}, "dense", "topk"), all_cases());
 }
 
 TEST_CASE("SANTA on every shape") {
   check_cases(GENERATE(as<std::string>{}, "santa-iid", "santa-strat", "santa-sys", "santa-prop"),
-              all_cases(), kSchedules);
+              all_cases());
 }
 
-TEST_CASE("santa-flash on every shape") { check_cases("santa-flash", all_cases(), kSchedules); }
+TEST_CASE("santa-flash on every shape") { check_cases("santa-flash", all_cases()); }
 
 TEST_CASE("Bernoulli scores on every shape") {
   check_cases(GENERATE(as<std::string>{}, "bernoulli-qk:k_layout=feature",
                        "santa-sys:scores=bernoulli,k_layout=feature"),
-              all_cases(), kSchedules);
+              all_cases());
 }
 
 TEST_CASE("ETA on every shape") {
   check_cases("eta:thresholds=union," + GENERATE(as<std::string>{}, "block=64,density=0.2",
                                                  "block=16,density=0.3", "block=4,density=0.1"),
-              all_cases(), kSchedules);
+              all_cases());
+}
+
+TEST_CASE("every method where CTAs take long shares") {
+  check_cases(
+      GENERATE(as<std::string>{}, "dense", "topk", "santa-sys", "santa-flash",
+               "bernoulli-qk:k_layout=feature", "santa-sys:scores=bernoulli,k_layout=feature",
+               "eta:thresholds=union,block=4,density=0.5",
+               "eta:thresholds=union,block=16,density=1"),
+      long_cases(), 2);
 }
 
 TEST_CASE("variants of the samplers and of top-k") {
@@ -128,7 +144,7 @@ TEST_CASE("variants of the samplers and of top-k") {
                "bernoulli-qk:k_layout=feature,drawn=iid,draws=7",
                "santa-prop:scores=bernoulli,k_layout=feature,draws=1",
                "santa-iid:scores=bernoulli,k_layout=feature,drawn=iid,draws=64"),
-      few_cases(), kSchedules);
+      few_cases());
 }
 
 TEST_CASE("ETA's blocks, chunks, gates and thresholds") {
@@ -143,7 +159,7 @@ TEST_CASE("ETA's blocks, chunks, gates and thresholds") {
                    "block=8,shift=-1000,pinned=0,rescue=off", "block=32,shift=1000,pinned=0",
                    "block=4,shift=-1000,pinned=1,chunk=3", "block=64,gate=none,density=0.2",
                    "block=16,gate=additive,density=0.2,pinned=5"),
-      few_cases(), kSchedules);
+      few_cases());
 }
 
 }  // namespace
