@@ -251,7 +251,7 @@ class BernoulliCta {
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(BernoulliShape<D, kHeads8, kLarge>::kThreads, 1)
     bernoulli_kernel(const __grid_constant__ BernoulliArguments arguments) {
-  extern __shared__ __align__(kSharedAlignment) char shared[];
+  char* const shared = dynamic_shared();
   BernoulliCta<T, D, kHeads8, kLarge, kTeams>(arguments, shared).run();
 }
 

@@ -192,7 +192,7 @@ class DenseCta {
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(DenseShape<D, kHeads8, kLarge>::kThreads, 1)
     dense_kernel(const __grid_constant__ DenseArguments arguments) {
-  extern __shared__ __align__(kSharedAlignment) char shared[];
+  char* const shared = dynamic_shared();
   DenseCta<T, D, kHeads8, kLarge, kTeams>(arguments, shared).run();
 }
 

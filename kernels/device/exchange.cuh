@@ -27,25 +27,18 @@ struct alignas(16) TaggedPair {
 __device__ inline void publish(TaggedPair* target, std::uint32_t a, std::uint32_t b,
                                std::uint32_t launch) {
   const std::uint64_t tag = std::uint64_t{launch} << 32;
-  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(target), "l"(tag | a),
-               "l"(tag | b)
-               : "memory");
+  store_relaxed(target, tag | a, tag | b);
 }
 
 /// One word alone; what tells its launch is up to the caller.
 __device__ inline void publish(Tagged* target, std::uint32_t word, std::uint32_t tag) {
-  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(target),
-               "l"(std::uint64_t{tag} << 32 | word)
-               : "memory");
+  store_relaxed(target, std::uint64_t{tag} << 32 | word);
 }
 
 __device__ inline TaggedPair peek(const TaggedPair* source) {
   std::uint64_t a;
   std::uint64_t b;
-  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
-               : "=l"(a), "=l"(b)
-               : "l"(source)
-               : "memory");
+  load_relaxed(source, a, b);
   return {{static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(a >> 32)},
           {static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32)}};
 }

@@ -20,6 +20,10 @@ inline constexpr std::int64_t kLargeSharedBytes = 160 * 1024;
 
 namespace device {
 inline constexpr int kUnitTokens = 16;  // rows of one matrix product
+
+/// Shared memory of the kernels begins on such a boundary, so that tile offsets can be flipped by
+/// exclusive or.
+inline constexpr int kSharedAlignment = 1024;
 }  // namespace device
 
 /// What a CTA takes at once, and of how many of those a CTA is not worth starting.

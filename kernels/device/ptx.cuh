@@ -5,10 +5,19 @@
 
 #include <cstdint>
 
+#include "kernels/device/geometry.h"
+
 // Thin names for the instructions the kernels are built from: 16-byte asynchronous copies, matrix
-// fragments, tensor-core products, and barriers of a CTA.
+// fragments, tensor-core products, and barriers of a CTA. All assembly is here, so that an emulator
+// has one header to replace (tests/emulator).
 
 namespace kvsim::device {
+
+/// The shared memory that a launch asks for.
+__device__ inline char* dynamic_shared() {
+  extern __shared__ __align__(kSharedAlignment) char shared[];
+  return shared;
+}
 
 __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
@@ -44,6 +53,35 @@ __device__ inline void prefetch_to_l2(const void* global, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
 #endif
+}
+
+/// A load that the compiler does not move.
+__device__ inline std::uint32_t load_now(const void* source) {
+  std::uint32_t word;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(source));
+  return word;
+}
+
+/// The value is computed here, once, and not where it is used.
+__device__ inline void compute_now(int& value) { asm volatile("" : "+r"(value)); }
+template <typename T>
+__device__ inline void compute_now(T*& pointer) {
+  asm volatile("" : "+l"(pointer));
+}
+
+/// Two words that are seen whole by the other CTAs, without an order to other accesses.
+__device__ inline void store_relaxed(void* target, std::uint64_t a, std::uint64_t b) {
+  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(target), "l"(a), "l"(b)
+               : "memory");
+}
+__device__ inline void store_relaxed(void* target, std::uint64_t word) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(target), "l"(word) : "memory");
+}
+__device__ inline void load_relaxed(const void* source, std::uint64_t& a, std::uint64_t& b) {
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+               : "=l"(a), "=l"(b)
+               : "l"(source)
+               : "memory");
 }
 
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;"); }

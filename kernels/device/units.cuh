@@ -16,10 +16,6 @@ namespace kvsim::device {
 
 inline constexpr int kWarp = 32;
 
-/// Shared memory of the kernels begins on such a boundary, so that tile offsets can be flipped by
-/// exclusive or.
-inline constexpr int kSharedAlignment = 1024;
-
 /// Sum of `count` over earlier lanes. Only the first `among` lanes get it.
 template <typename Count>
 __device__ inline Count lanes_before(Count count, int lane, int among = kWarp) {
@@ -216,13 +212,6 @@ class UnitReader {
   bool whole_;
 };
 
-/// A load that the compiler does not move.
-__device__ inline std::uint32_t load_now(const void* source) {
-  std::uint32_t word;
-  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(source));
-  return word;
-}
-
 /// Part of a row, in one load.
 template <int kWords>
 __device__ inline void load_words(std::uint32_t (&words)[kWords], const void* source) {
@@ -245,7 +234,7 @@ struct QueryFragments {
 #pragma unroll
     for (int n = 0; n < kHeads8; ++n) {
       const T* row = q + min(n * 8 + lane / 4, group - 1) * head_dim + (lane % 4) * 2;
-      asm volatile("" : "+l"(row));  // computed once, not for each load
+      compute_now(row);  // once, not for each load
 #pragma unroll
       for (int k = 0; k < D / 16; ++k) {
 #pragma unroll

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/device/check.cuh"
+#include "kernels/device/enqueue.cuh"
 #include "kernels/device/units.cuh"
 #include "kernels/eta/build_records.cuh"
 #include "kernels/eta/rule.h"
@@ -45,9 +46,8 @@ __device__ float warp_norm_squared(const T* row, int dim, int lane) {
 /// Grid: (tiles of kTileTokens new tokens, KV heads, sequences).
 template <typename T>
 __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ BuildArguments a) {
-  extern __shared__ char shared[];
   __shared__ float squares[kTileTokens];
-  T* tile = reinterpret_cast<T*>(shared);  // [kTileTokens, head_dim]
+  T* tile = reinterpret_cast<T*>(device::dynamic_shared());  // [kTileTokens, head_dim]
   const int sequence = static_cast<int>(blockIdx.z);
   const int kv_head = static_cast<int>(blockIdx.y);
   const int dim = a.step.head_dim;
@@ -108,8 +108,7 @@ void build_records(const DeviceStep& step, std::int64_t new_rows, int block, Spr
   check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "shared memory of a kernel");
-  kernel<<<grid, kThreads, static_cast<std::size_t>(bytes), stream>>>(arguments);
-  check_cuda(cudaGetLastError(), "building block records");
+  enqueue(kernel, grid, kThreads, static_cast<std::size_t>(bytes), stream, arguments);
 }
 
 }  // namespace kvsim::eta

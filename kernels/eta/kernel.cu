@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(EtaShape<D, kHeads8, kLarge>::kThreads,
                                   EtaShape<D, kHeads8, kLarge>::kCtasPerSm)
     eta_kernel(const __grid_constant__ EtaArguments arguments) {
   using Shape = EtaShape<D, kHeads8, kLarge>;
-  extern __shared__ __align__(device::kSharedAlignment) char shared[];
+  char* const shared = device::dynamic_shared();
   if (threadIdx.x == 0) reinterpret_cast<typename Shape::Queue*>(shared + Shape::kQueue)->init();
   __syncthreads();
   if (threadIdx.x >= Shape::kWorkers) {

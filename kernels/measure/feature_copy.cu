@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/device/enqueue.cuh"
 #include "kernels/device/units.cuh"
 #include "kernels/measure/feature_copy.cuh"
 
@@ -56,8 +57,7 @@ void FeatureCopy::fill(DeviceStep& step, cudaStream_t stream) const {
   for (const std::int32_t rows : contexts_of(step)) longest = std::max(longest, rows);
   const dim3 grid(tiles(longest), tiles(step.head_dim),
                   static_cast<unsigned>(step.batch * step.kv_heads));
-  copy_by_feature<<<grid, dim3(kTile, 8), 0, stream>>>(step, data_.data());
-  check_cuda(cudaGetLastError(), "copying K feature by feature");
+  enqueue(copy_by_feature, grid, dim3(kTile, 8), 0, stream, step, data_.data());
 }
 
 }  // namespace kvsim

@@ -4,6 +4,7 @@
 
 #include "core/parallel.h"
 #include "kernels/cache_of_layer.h"
+#include "kernels/device/enqueue.cuh"
 #include "kernels/device/units.cuh"
 #include "kernels/measure/kept_states.cuh"
 
@@ -32,8 +33,8 @@ std::vector<std::uint16_t> download_rows(const DeviceStep& step, const KvTensor&
   std::vector<std::uint16_t> host(static_cast<std::size_t>(step.kv_heads * rows * step.head_dim));
   DeviceBuffer<std::uint16_t> buffer(host.size());
   const dim3 grid(kCtasPerHead, static_cast<unsigned>(step.kv_heads));
-  collect_rows<<<grid, kThreads, 0, stream>>>(tensor, sequence, rows, step.head_dim, buffer.data());
-  check_cuda(cudaGetLastError(), "collecting rows");
+  enqueue(collect_rows, grid, dim3(kThreads), 0, stream, tensor, sequence, rows, step.head_dim,
+          buffer.data());
   check_cuda(cudaStreamSynchronize(stream), "collecting rows");
   buffer.download(host);
   return host;

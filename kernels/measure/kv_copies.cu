@@ -5,8 +5,10 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
+#include "kernels/device/enqueue.cuh"
 #include "kernels/device/units.cuh"
 #include "kernels/measure/kv_copies.cuh"
 
@@ -83,15 +85,17 @@ __global__ void fill_queries(T* queries, std::int64_t chunks, float sd, RandomSt
 template <typename T>
 void fill(const DeviceStep& step, std::uint64_t seed, int copy, float query_sd,
           cudaStream_t stream) {
-  const dim3 grid(256, static_cast<unsigned>(step.kv_heads), static_cast<unsigned>(step.batch));
-  fill_rows<T><<<grid, kThreads, 0, stream>>>(step, step.k, stream_of(seed, Filled::kK, copy));
-  fill_rows<T><<<grid, kThreads, 0, stream>>>(step, step.v, stream_of(seed, Filled::kV, copy));
+  const std::span<const std::int32_t> contexts = contexts_of(step);
+  const std::int64_t longest = *std::max_element(contexts.begin(), contexts.end());
+  const std::int64_t tiles = (longest * step.head_dim / kWords + kThreads - 1) / kThreads;
+  const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(tiles, 256)),
+                  static_cast<unsigned>(step.kv_heads), static_cast<unsigned>(step.batch));
+  enqueue(fill_rows<T>, grid, kThreads, 0, stream, step, step.k, stream_of(seed, Filled::kK, copy));
+  enqueue(fill_rows<T>, grid, kThreads, 0, stream, step, step.v, stream_of(seed, Filled::kV, copy));
   const std::int64_t chunks = std::int64_t{step.batch} * step.q_heads * step.head_dim / kWords;
   const auto blocks = static_cast<unsigned>((chunks + kThreads - 1) / kThreads);
-  fill_queries<T><<<blocks, kThreads, 0, stream>>>(static_cast<T*>(const_cast<void*>(step.q)),
-                                                   chunks, query_sd,
-                                                   stream_of(seed, Filled::kQ, copy));
-  check_cuda(cudaGetLastError(), "filling K and V");
+  enqueue(fill_queries<T>, blocks, kThreads, 0, stream, static_cast<T*>(const_cast<void*>(step.q)),
+          chunks, query_sd, stream_of(seed, Filled::kQ, copy));
 }
 
 /// Rows of one sequence, [kv_heads, rows, head_dim] as 16-bit words, to where the layout wants
@@ -196,9 +200,8 @@ void KvCopies::fill_from_trace(cudaStream_t stream) {
       traced.layer->q.data.data() + static_cast<std::size_t>(traced.step) * query_bytes;
   const dim3 grid(256, static_cast<unsigned>(shape_.kv_heads));
   for (int i = 0; i < copies_; ++i) {
-    place_rows<<<grid, kThreads, 0, stream>>>(step(i), step(i).k, k.data());
-    place_rows<<<grid, kThreads, 0, stream>>>(step(i), step(i).v, v.data());
-    check_cuda(cudaGetLastError(), "placing a trace's K and V");
+    enqueue(place_rows, grid, kThreads, 0, stream, step(i), step(i).k, k.data());
+    enqueue(place_rows, grid, kThreads, 0, stream, step(i), step(i).v, v.data());
     check_cuda(cudaMemcpyAsync(q_.data() + query_elements_ * i, queries, query_bytes,
                                cudaMemcpyHostToDevice, stream),
                "uploading queries");

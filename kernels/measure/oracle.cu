@@ -7,6 +7,7 @@
 
 #include "core/float16.h"
 #include "kernels/device/buffer.cuh"
+#include "kernels/device/enqueue.cuh"
 #include "kernels/device/units.cuh"
 #include "kernels/measure/oracle.cuh"
 
@@ -123,16 +124,14 @@ dim3 grid_of(const DeviceStep& step) {
 void enqueue_logits(const DeviceStep& step, const QueryPointers& other, std::int64_t stride,
                     double* scores, cudaStream_t stream) {
   const auto kernel = step.type == ElementType::kBfloat16 ? logits<__nv_bfloat16> : logits<__half>;
-  kernel<<<grid_of(step), kThreads, 0, stream>>>(step, other, scores, stride);
-  check_cuda(cudaGetLastError(), "float64 oracle");
+  enqueue(kernel, grid_of(step), kThreads, 0, stream, step, other, scores, stride);
 }
 
 void enqueue_rows(const DeviceStep& step, std::int64_t stride, const double* weights,
                   double* output, cudaStream_t stream) {
   const auto kernel =
       step.type == ElementType::kBfloat16 ? weighted_rows<__nv_bfloat16> : weighted_rows<__half>;
-  kernel<<<grid_of(step), kThreads, 0, stream>>>(step, weights, stride, output);
-  check_cuda(cudaGetLastError(), "float64 oracle");
+  enqueue(kernel, grid_of(step), kThreads, 0, stream, step, weights, stride, output);
 }
 
 std::size_t heads_of(const DeviceStep& step) {
@@ -188,7 +187,7 @@ std::vector<double> float64_output(const DeviceStep& step, std::span<const doubl
   check_cuda(cudaDeviceSynchronize(), "uploading weights");  // was on another stream
   if (weights.empty()) {
     enqueue_logits(step, {}, stride, on_device.data(), stream);
-    softmax<<<grid_of(step), kThreads, 0, stream>>>(step, on_device.data(), stride);
+    enqueue(softmax, grid_of(step), kThreads, 0, stream, step, on_device.data(), stride);
   }
   enqueue_rows(step, stride, on_device.data(), output.data(), stream);
   check_cuda(cudaStreamSynchronize(stream), "float64 oracle");

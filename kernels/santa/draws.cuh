@@ -230,7 +230,7 @@ class TileDraws {
 #pragma unroll
     for (int i = 0; i < kTilesPerLane; ++i) {
       own.index[i] = own_tile(first + i);
-      asm volatile("" : "+r"(own.index[i]));  // now, not where it is used
+      compute_now(own.index[i]);  // not where it is used
     }
     return own;
   }

@@ -41,7 +41,7 @@ __device__ void add_up_teams(const FlashArguments& a, char* shared, unsigned lon
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(FlashShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_flash_kernel(const __grid_constant__ FlashArguments arguments) {
-  extern __shared__ __align__(kSharedAlignment) char shared[];
+  char* const shared = dynamic_shared();
   using Shape = FlashShape<D, kHeads8, kLarge>;
   using Finish = FlashDraws<T, Shape, kTeams>;
   const unsigned long long launches = arguments.partials.launches.read();

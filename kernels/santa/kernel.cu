@@ -39,7 +39,7 @@ __device__ bool leave_to_workers() {
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_kernel(const __grid_constant__ SantaArguments arguments) {
-  extern __shared__ __align__(kSharedAlignment) char shared[];
+  char* const shared = dynamic_shared();
   const unsigned long long launches = arguments.partials.launches.read();
   using Shape = StreamShape<D, kHeads8, kLarge>;
   using Finish = FinishHeads<Shape, PrefixSums>;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
 template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_stream_kernel(const __grid_constant__ SantaArguments arguments) {
-  extern __shared__ __align__(kSharedAlignment) char shared[];
+  char* const shared = dynamic_shared();
   using Shape = StreamShape<D, kHeads8, kLarge>;
   using Finish = FinishHeads<Shape, PrefixSums>;
   KeyStream<T, Shape, false, Finish>(arguments, shared).run(arguments.partials.launches.read());
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_feature_kernel(const __grid_constant__ SantaArguments arguments) {
-  extern __shared__ __align__(kSharedAlignment) char shared[];
+  char* const shared = dynamic_shared();
   using Shape = StreamShape<D, kHeads8, kLarge>;
   using Finish = FinishHeads<Shape, PrefixSums>;
   FeatureStream<T, Shape, kTeams, Finish>(arguments, shared)
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
 template <typename T, int D, int kHeads8, bool kLarge>
 __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     santa_gather_kernel(const __grid_constant__ SantaArguments arguments) {
-  extern __shared__ __align__(kSharedAlignment) char shared[];
+  char* const shared = dynamic_shared();
   if (leave_to_workers<StreamShape<D, kHeads8, kLarge>>()) return;
   SantaGather<T, D, StreamShape<D, kHeads8, kLarge>, false>(arguments, shared)
       .run(arguments.partials.launches.read());

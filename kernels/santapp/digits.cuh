@@ -41,6 +41,7 @@ class DigitSearch {
       add_up(round);
       device::sync_workers<Shape::kThreads>();
       if (open) find_digit(thread);
+      device::sync_workers<Shape::kThreads>();
     }
     if (open) {
       const std::uint64_t found = known_[thread].digits;

@@ -22,7 +22,7 @@ namespace {
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     santapp_kernel(const __grid_constant__ SantappArguments a) {
-  extern __shared__ __align__(device::kSharedAlignment) char shared[];
+  char* shared = device::dynamic_shared();
   const unsigned long long launches = a.partials.launches.read();
   const TeamCta cta(a, shared, Shape::kStash);
   Router<T, Shape>(cta, shared).run(launches);

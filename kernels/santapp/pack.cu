@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/device/buffer.cuh"
+#include "kernels/device/enqueue.cuh"
 #include "kernels/device/units.cuh"
 #include "kernels/santapp/pack.cuh"
 #include "kernels/santapp/table.h"
@@ -110,8 +111,7 @@ void upload_teams(const DeviceStep& step, std::span<const State* const> states,
   const dim3 grid(kCtasPerGroup, static_cast<unsigned>(step.kv_heads),
                   static_cast<unsigned>(step.batch));
   const PackArguments arguments{step, table, means ? nullptr : device_leaders.data()};
-  pack<<<grid, kThreads, 0, stream>>>(arguments);
-  check_cuda(cudaGetLastError(), "packing teams");
+  enqueue(pack, grid, dim3(kThreads), 0, stream, arguments);
   check_cuda(cudaStreamSynchronize(stream), "packing teams");
 }
 

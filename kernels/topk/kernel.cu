@@ -20,7 +20,7 @@ using namespace device;
 template <typename T, int D, int kHeads8, bool kLarge, bool kTeams>
 __global__ void __launch_bounds__(StreamShape<D, kHeads8, kLarge>::kThreads, 1)
     topk_kernel(const __grid_constant__ TopkArguments arguments) {
-  extern __shared__ __align__(kSharedAlignment) char shared[];
+  char* const shared = dynamic_shared();
   const unsigned long long launches = arguments.partials.launches.read();
   using Shape = StreamShape<D, kHeads8, kLarge>;
   using Finish = FinishHeads<Shape, ScoreKeys>;

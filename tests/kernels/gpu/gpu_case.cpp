@@ -212,32 +212,6 @@ class CaseRun {
 constexpr ElementType kBf16 = ElementType::kBfloat16;
 constexpr ElementType kFp16 = ElementType::kFloat16;
 
-GpuCase hnd(std::vector<std::int32_t> contexts, int q_heads, int kv_heads, int head_dim,
-            ElementType type = kBf16, double query_sd = 1) {
-  GpuCase result;
-  result.shape = {std::move(contexts), q_heads, kv_heads, head_dim, type,
-                  MeasureLayout::kHnd, 16,      query_sd};
-  return result;
-}
-
-GpuCase nhd(GpuCase base) {
-  base.shape.layout = MeasureLayout::kNhd;
-  return base;
-}
-
-GpuCase paged(int tokens, GpuCase base) {
-  base.shape.layout = MeasureLayout::kPaged;
-  base.shape.page_tokens = tokens;
-  return base;
-}
-
-GpuCase with(GpuCase base, float logit_cap, bool sinks, ElementType output) {
-  base.logit_cap = logit_cap;
-  base.sinks = sinks;
-  base.output = output;
-  return base;
-}
-
 /// Around every border of tiles, units and CTAs; 30011 is prime.
 void add_lengths(std::vector<GpuCase>& cases) {
   for (const int n : {1, 15, 16, 17, 255, 256, 257, 1000, 4097, 8192, 30011}) {
@@ -286,6 +260,32 @@ void add_caps_and_sinks(std::vector<GpuCase>& cases) {
 }
 
 }  // namespace
+
+GpuCase hnd(std::vector<std::int32_t> contexts, int q_heads, int kv_heads, int head_dim,
+            ElementType type, double query_sd) {
+  GpuCase result;
+  result.shape = {std::move(contexts), q_heads, kv_heads, head_dim, type,
+                  MeasureLayout::kHnd, 16,      query_sd};
+  return result;
+}
+
+GpuCase nhd(GpuCase base) {
+  base.shape.layout = MeasureLayout::kNhd;
+  return base;
+}
+
+GpuCase paged(int tokens, GpuCase base) {
+  base.shape.layout = MeasureLayout::kPaged;
+  base.shape.page_tokens = tokens;
+  return base;
+}
+
+GpuCase with(GpuCase base, float logit_cap, bool sinks, ElementType output) {
+  base.logit_cap = logit_cap;
+  base.sinks = sinks;
+  base.output = output;
+  return base;
+}
 
 std::string GpuCase::text() const {
   const char* layout = shape.layout == MeasureLayout::kHnd   ? "hnd"

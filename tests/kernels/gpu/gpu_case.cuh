@@ -23,6 +23,13 @@ struct GpuCase {
   std::string text() const;  // "2 x 32/8/128 bf16 paged:16, contexts 5000+300, …"
 };
 
+// Shapes of random rows, in the three layouts and with what an output may be asked for.
+GpuCase hnd(std::vector<std::int32_t> contexts, int q_heads, int kv_heads, int head_dim,
+            ElementType type = ElementType::kBfloat16, double query_sd = 1);
+GpuCase nhd(GpuCase base);
+GpuCase paged(int tokens, GpuCase base);
+GpuCase with(GpuCase base, float logit_cap, bool sinks, ElementType output);
+
 /// All shapes (over 60), and a few of them for variants of a method.
 std::vector<GpuCase> all_cases();
 std::vector<GpuCase> few_cases();
