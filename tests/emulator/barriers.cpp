@@ -56,6 +56,7 @@ bool is_complete(const NamedBarrier& barrier, const Cta& cta) {
 bool sync_barrier(int id, int expected, bool value) {
   Thread& self = this_thread();
   Cta& cta = *self.cta;
+  cta.scheduler->maybe_yield(self);
   NamedBarrier& barrier = cta.barriers[static_cast<std::size_t>(id)];
   if (expected % kLanes != 0) {
     fault(fmt::format("barrier {} of {} threads, which are no whole warps", id, expected));
@@ -69,7 +70,6 @@ bool sync_barrier(int id, int expected, bool value) {
   barrier.arrived.push_back(&self);
   if (is_complete(barrier, cta)) {
     release(barrier, *cta.scheduler);
-    cta.scheduler->maybe_yield(self);
   } else {
     self.waits_for = {"barrier {} of {} threads", id, expected};
     cta.scheduler->block(self);

@@ -28,4 +28,8 @@ void AsyncCopies::wait(std::size_t groups_left) {
   for (std::size_t& end : groups_) end -= done;
 }
 
+void AsyncCopies::finish_oldest() {
+  if (!groups_.empty()) wait(groups_.size() - 1);
+}
+
 }  // namespace kvsim::emulator

@@ -18,6 +18,7 @@ namespace {
 constexpr std::uint32_t kSubset = 4;        // once in so many turns some lanes stay behind
 constexpr std::uint32_t kYield = 2;         // once in so many times others run first
 constexpr std::uint32_t kNewPriority = 64;  // once in so many turns a warp gets another one
+constexpr std::uint32_t kEarlyCopy = 8;     // once in so many times a copy is done
 constexpr int kMostIdleRounds = 500;
 constexpr std::uint64_t kMostIdleTurns = 1 << 20;
 
@@ -192,6 +193,7 @@ void Scheduler::block(Thread& self) {
 }
 
 void Scheduler::maybe_yield(Thread& self) {
+  if (random_.once_in(kEarlyCopy)) self.copies.finish_oldest();
   if (random_.once_in(kYield)) self.fiber.suspend();
 }
 

@@ -36,7 +36,7 @@ class Scheduler {
 
   // For threads of the launch:
 
-  /// Lets others run first, sometimes.
+  /// Lets others run first, sometimes; and a copy of the thread may be done early.
   void maybe_yield(Thread& self);
   /// Stops until somebody wakes the thread.
   void block(Thread& self);

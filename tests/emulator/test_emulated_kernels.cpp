@@ -78,7 +78,8 @@ std::vector<GpuCase> few_cases() {
 
 /// Where a CTA goes round every ring, and from one team to the next in the middle of a sequence.
 std::vector<GpuCase> long_cases() {
-  return {hnd({1500, 40, 2500}, 4, 2, 64, kBf16, 3), hnd({3001}, 16, 1, 128, kFp16, 2)};
+  return {hnd({1500, 40, 2500}, 4, 2, 64, kBf16, 3), hnd({3001}, 16, 1, 128, kFp16, 2),
+          hnd(std::vector<std::int32_t>(24, 130), 4, 2, 64, kFp16, 2)};
 }
 
 /// Checks a method on the cases, each in `kSchedules` more schedules, on `sms` SMs or as many as

@@ -91,17 +91,17 @@ __global__ void swap_over_barrier(const float* in, float* out) {
   out[threadIdx.x] = values[threadIdx.x ^ 1];
 }
 
-TEST_CASE("emulator: a missing __syncwarp shows in some schedule") {
+TEST_CASE("a missing __syncwarp shows in some schedule") {
   CHECK(right_schedules(swap_in_warp<Bug::kNone>) == kSome);
   CHECK(right_schedules(swap_in_warp<Bug::kNoSync>) < kSome);
 }
 
-TEST_CASE("emulator: what is read before its copy is waited for is NaN") {
+TEST_CASE("what is read before its copy is waited for is NaN") {
   CHECK(right_schedules(swap_by_copies<Bug::kNone>) == kSome);
   CHECK(right_schedules(swap_by_copies<Bug::kNoWait>) == 0);
 }
 
-TEST_CASE("emulator: barriers in shared memory count arrivals and have phases") {
+TEST_CASE("barriers in shared memory count arrivals and have phases") {
   CHECK(right_schedules(swap_over_barrier<Bug::kNone>) == kSome);
   // Too early for some; or too late, when the phase of that parity has begun again.
   CHECK_THROWS_WITH(right_schedules(swap_over_barrier<Bug::kWrongParity>),
@@ -148,7 +148,7 @@ __global__ void arrive_too_early(float*) {
   arrive(reinterpret_cast<std::uint64_t*>(dynamic_shared()));
 }
 
-TEST_CASE("emulator: what no thread may do names who did it") {
+TEST_CASE("what no thread may do names who did it") {
   DeviceBuffer<float> out(64);
   const auto fails_with = [&](void (*kernel)(float*), const char* text) {
     CHECK_THROWS_WITH(run(kernel, 1, 64, out.data()),
@@ -176,7 +176,7 @@ __global__ void pass_on(std::uint64_t* words) {
   store_relaxed(words + 2 * own, a + 1, 0);
 }
 
-TEST_CASE("emulator: only CTAs of cooperative launches may wait for each other") {
+TEST_CASE("only CTAs of cooperative launches may wait for each other") {
   constexpr unsigned kCtas = 6;
   std::vector<std::uint64_t> words(2 * kCtas);
   DeviceBuffer<std::uint64_t> on_device(words.size());
@@ -207,7 +207,7 @@ __global__ void products(const std::uint32_t* a, const std::uint32_t* b, float* 
   }
 }
 
-TEST_CASE("emulator: matrix fragments lie where PTX says") {
+TEST_CASE("matrix fragments lie where PTX says") {
   std::vector<std::uint32_t> a(128);
   std::vector<std::uint32_t> b(64);
   const auto small = [](std::uint32_t i) { return static_cast<float>(i * 7 % 11) - 5; };
@@ -248,7 +248,7 @@ __global__ void vote(const float* in, float* out) {
   out[threadIdx.x] = right ? other : -1;
 }
 
-TEST_CASE("emulator: shuffles and votes of a warp") { CHECK(right_schedules(vote) == kSome); }
+TEST_CASE("shuffles and votes of a warp") { CHECK(right_schedules(vote) == kSome); }
 
 }  // namespace
 }  // namespace kvsim

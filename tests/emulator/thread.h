@@ -19,7 +19,7 @@ class Scheduler;
 struct Cta;
 struct Warp;
 
-/// Asynchronous copies of one thread. They are done as late as a kernel lets them be: when it
+/// Asynchronous copies of one thread. Most are done as late as a kernel lets them be: when it
 /// waits.
 class AsyncCopies {
  public:
@@ -27,6 +27,8 @@ class AsyncCopies {
   void start(std::byte* target, const std::byte* source, std::size_t bytes);
   void commit();
   void wait(std::size_t groups_left);
+  /// One group is done although nobody has waited for it.
+  void finish_oldest();
 
  private:
   struct Copy {
