@@ -5,7 +5,8 @@
 #             sanitizer  compute-sanitizer (memcheck, racecheck, synccheck) on tiny shapes
 #             bytes      DRAM and L2 bytes of every kernel by ncu, against the work record
 #             bench      times in turn with PyTorch's FA2 and cuDNN attention;
-#                        BENCH=canon (default), shapes or layouts says which shapes
+#                        BENCH=canon (default), shapes, layouts, eta, eta-sizes or santapp says
+#                        which shapes
 #   BINARIES  folder with a static kvsim and, for `tests`, test_kernels and test_sim
 #             (-DKVSIM_STATIC=ON)
 #   OUTPUT    folder for CSVs and logs, made if it is missing
@@ -29,7 +30,7 @@ mkdir -p "$3"
 output=$(cd "$3" && pwd)
 kvsim=$binaries/kvsim
 one_launch="dense santa-sys santa-prop santa-iid santa-strat santa-flash topk \
-bernoulli-qk:k_layout=feature eta:thresholds=union"
+bernoulli-qk:k_layout=feature eta:thresholds=union santapp:grouping=contiguous"
 read -r -a methods <<<"${METHODS:-$one_launch}"
 # Left out of `bytes`: of two launches, between which the profiler empties the cache.
 not_profiled=()
@@ -128,6 +129,14 @@ bench() {
   cat "$output/sdpa_$name.txt"
 }
 
+# Dense attention, and ETA at the shares of blocks that the paper times.
+union_methods() {
+  [[ -n ${METHODS:-} ]] && return
+  local density
+  methods=(dense)
+  for density in 0.16 0.355 0.512 1; do methods+=("eta:thresholds=union,density=$density"); done
+}
+
 stage_bench() {
   [[ -n ${METHODS:-} ]] || methods=(dense santa-sys santa-prop)
   case ${BENCH:-canon} in
@@ -145,7 +154,22 @@ stage_bench() {
       bench fp16 32/8/128 32768 1 --dtype fp16
       bench eta 32/4/64 65536 32
       ;;
-    *) die "BENCH=$BENCH: expected canon, shapes or layouts" ;;
+    eta)
+      union_methods
+      bench eta_union 32/4/64 65536 64 --seconds 0.3
+      ;;
+    eta-sizes)
+      union_methods
+      bench eta_b32 32/4/64 65536 32 --seconds 0.3
+      bench eta_b128 32/4/64 65536 128 --seconds 0.3
+      bench eta_512k 32/4/64 524288 8 --seconds 0.3
+      ;;
+    santapp)
+      local teams=santapp:grouping=contiguous,samples=124
+      [[ -n ${METHODS:-} ]] || methods=(dense "$teams" "$teams,implementation=published")
+      bench santapp 28/4/128 8192,32768,131072 1
+      ;;
+    *) die "BENCH=$BENCH: expected canon, shapes, layouts, eta, eta-sizes or santapp" ;;
   esac
 }
 

@@ -71,12 +71,29 @@ GpuInfo device_info() {
   return info;
 }
 
-int copies_of(const MeasureCase& shape, std::int64_t l2_bytes) {
-  const double row = shape.kv_heads * shape.row_bytes();
-  return cold_copies(static_cast<double>(shape.total_context()) * row,
-                     static_cast<double>(shape.max_context()) *
-                         static_cast<double>(shape.contexts.size()) * row * 2,
-                     l2_bytes);
+double key_bytes(const MeasureCase& shape, std::int64_t rows) {
+  return static_cast<double>(rows) * shape.kv_heads * shape.row_bytes();
+}
+
+/// Bytes of a copy that a call reads at least: K, or, of a kernel with a copy of its own, what
+/// routes in it.
+double least_read(const std::string& spec, const MeasureCase& shape) {
+  const double k = key_bytes(shape, shape.total_context());
+  const NamedMethod method = make_method(spec);
+  const std::unique_ptr<Kernel> kernel = kernel_registry().at(method.name).make(method.parameters);
+  if (!kernel->wants_states()) return k;
+  const std::vector<std::int64_t> contexts(shape.contexts.begin(), shape.contexts.end());
+  return std::min(k, method.method->bounds(shape_of(shape, contexts)).high.state_bytes_read);
+}
+
+int copies_of(const MeasureRequest& request, std::int64_t l2_bytes) {
+  const MeasureCase& shape = request.shape;
+  const double k = key_bytes(shape, shape.total_context());
+  double read = k;
+  for (const std::string& spec : request.methods) read = std::min(read, least_read(spec, shape));
+  const auto rows = static_cast<std::int64_t>(shape.contexts.size()) * shape.max_context();
+  const int tensors = read < k ? 5 : 2;  // K and V, and the kernel's own copy of both, and more
+  return cold_copies(read, tensors * key_bytes(shape, rows), l2_bytes);
 }
 
 /// Something that is timed, and where its samples go.
@@ -93,8 +110,7 @@ class Session {
         info_(device_info()),
         board_(pci_bus_id()),
         copies_(request.shape, request.seed,
-                request.check_only ? 1 : copies_of(request.shape, info_.limits.l2_bytes),
-                stream_.get()),
+                request.check_only ? 1 : copies_of(request, info_.limits.l2_bytes), stream_.get()),
         timer_(info_.limits.sms, stream_.get()),
         sink_(1) {}
 

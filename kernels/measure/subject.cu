@@ -11,16 +11,6 @@ namespace {
 /// Dumps above this many rows times heads are not taken: they are for the CPU to go through.
 constexpr std::int64_t kMostDumped = std::int64_t{1} << 27;
 
-Shape shape_of(const MeasureCase& shape, std::span<const std::int64_t> contexts) {
-  Shape result;
-  result.contexts = contexts;
-  result.q_heads = shape.q_heads;
-  result.kv_heads = shape.kv_heads;
-  result.head_dim = result.v_head_dim = shape.head_dim;
-  result.prompt_tokens = shape.prompt_tokens();
-  return result;
-}
-
 std::int64_t dumped_rows(const MeasureCase& shape) {
   return static_cast<std::int64_t>(shape.contexts.size()) * shape.q_heads * shape.max_context();
 }
@@ -45,6 +35,16 @@ std::vector<double> weights_from(std::span<const std::uint32_t> counts, std::int
 }
 
 }  // namespace
+
+Shape shape_of(const MeasureCase& shape, std::span<const std::int64_t> contexts) {
+  Shape result;
+  result.contexts = contexts;
+  result.q_heads = shape.q_heads;
+  result.kv_heads = shape.kv_heads;
+  result.head_dim = result.v_head_dim = shape.head_dim;
+  result.prompt_tokens = shape.prompt_tokens();
+  return result;
+}
 
 Subject::Subject(const std::string& spec, KvCopies& copies, const MeasureCase& shape,
                  const DeviceLimits& limits, const Stream& stream)

@@ -10,9 +10,13 @@
 #include "kernels/measure/kept_states.cuh"
 #include "kernels/measure/kv_copies.cuh"
 #include "kernels/measure/screening.cuh"
+#include "kernels/measure/selection.h"
 #include "kernels/method.h"
 
 namespace kvsim {
+
+/// A case as methods take it; `contexts` are its own, and must outlive the result.
+Shape shape_of(const MeasureCase& shape, std::span<const std::int64_t> contexts);
 
 /// One method under measurement: its kernel, workspace, and what is checked of its results.
 class Subject {

@@ -16,19 +16,20 @@ class MemberAttender {
   static constexpr int kHeads8 = Shape::kHeads8;
   using Tile = typename Shape::Tile;
 
-  __device__ MemberAttender(const TeamCta& cta, char* shared)
+  using Queries = device::QueryFragments<T, kDim, kHeads8>;
+
+  __device__ MemberAttender(const TeamCta& cta, const Queries& queries, char* shared)
       : cta_(cta),
         a_(cta.a),
         list_(cta, shared),
         ring_(device::shared_address(shared) +
               static_cast<std::uint32_t>(cta.warp * Shape::kStages * Tile::kBytes)),
         keys_(a_.table.keys<T>(cta.number)),
-        values_(a_.table.values<T>(cta.number)) {}
+        values_(a_.table.values<T>(cta.number)),
+        queries_(queries) {}
 
   /// By all threads, when teams are drawn and the ring is free.
   __device__ void run() {
-    queries_.load(static_cast<const T*>(a_.step.q) + cta_.head_row(0) * a_.step.head_dim, a_.group,
-                  a_.step.head_dim, cta_.lane);
     sums.clear(kNothingSeen);
     int base = 0;
     int left = list_.fill(base);
@@ -147,7 +148,7 @@ class MemberAttender {
   std::uint32_t ring_;
   const T* keys_;
   const T* values_;
-  device::QueryFragments<T, kDim, kHeads8> queries_;
+  Queries queries_;
 };
 
 }  // namespace kvsim::santapp

@@ -25,14 +25,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   char* shared = device::dynamic_shared();
   const unsigned long long launches = a.partials.launches.read();
   const TeamCta cta(a, shared, Shape::kStash);
-  Router<T, Shape>(cta, shared).run(launches);
+  typename Router<T, Shape>::Queries queries;
+  Router<T, Shape>(cta, shared).run(queries, launches);
   const std::uint32_t launch = device::LaunchCounter::number(launches);
   if (!cta.takes_all) {
     ThresholdSearch<Shape>(cta, shared, launch).run();
     DigitSearch<Shape>(cta, shared, launch).run();
   }
   device::sync_workers<Shape::kThreads>();  // the ring is free
-  MemberAttender<T, Shape> attender(cta, shared);
+  MemberAttender<T, Shape> attender(cta, queries, shared);
   attender.run();
   device::sync_workers<Shape::kThreads>();  // sums take its place
   const auto sharing = device::sharing_of<true>(a.split, a.partials, cta.team);

@@ -17,6 +17,8 @@ class Router {
   static constexpr int kHeads8 = Shape::kHeads8;
   using Tile = typename Shape::Tile;
 
+  using Queries = device::QueryFragments<T, kDim, kHeads8>;
+
   __device__ Router(const TeamCta& cta, char* shared)
       : cta_(cta),
         a_(cta.a),
@@ -24,12 +26,12 @@ class Router {
         ring_(device::shared_address(shared) +
               static_cast<std::uint32_t>(cta.warp * Shape::kStages * Tile::kBytes)) {}
 
-  /// By all threads. `launches`: as read from the counter.
-  __device__ void run(unsigned long long launches) {
+  /// By all threads; loads the queries. `launches`: as read from the counter.
+  __device__ void run(Queries& queries, unsigned long long launches) {
 #pragma unroll 1
     for (int i = 0; i < Shape::kStages; ++i) copy(i, i);
-    queries_.load(static_cast<const T*>(a_.step.q) + cta_.head_row(0) * a_.step.head_dim, a_.group,
-                  a_.step.head_dim, cta_.lane);
+    queries.load(static_cast<const T*>(a_.step.q) + cta_.head_row(0) * a_.step.head_dim, a_.group,
+                 a_.step.head_dim, cta_.lane);
     launch_ = device::LaunchCounter::number(launches);
     int stage = 0;
 #pragma unroll 1
@@ -37,7 +39,7 @@ class Router {
       draw_noise(own);
 #pragma unroll 1
       for (int i = 0; i < Shape::kWarpUnits; ++i) {
-        score(own, i, stage);
+        score(queries, own, i, stage);
         stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
       }
       device::sync_workers<Shape::kThreads>();
@@ -71,7 +73,7 @@ class Router {
   }
 
   /// φ of a unit's teams, and where their members are.
-  __device__ void score(int own, int i, int stage) {
+  __device__ void score(const Queries& queries, int own, int i, int stage) {
     const int slot = slot_of(i);
     const int unit = cta_.unit(cta_.tile_number(own), slot);
     const std::int32_t* starts = a_.table.starts(cta_.number);
@@ -88,7 +90,7 @@ class Router {
     device::wait_copies<Shape::kStages - 1>();
     __syncwarp();
     device::score_unit<T, kDim, kHeads8>(
-        s, ring_ + static_cast<std::uint32_t>(stage * Tile::kBytes), queries_, cta_.lane);
+        s, ring_ + static_cast<std::uint32_t>(stage * Tile::kBytes), queries, cta_.lane);
     __syncwarp();
     copy(own * Shape::kWarpUnits + i + Shape::kStages, stage);
     store_members(own, slot, begin, size);
@@ -154,7 +156,6 @@ class Router {
   device::UnitReader<T, kDim> reader_;
   std::uint32_t ring_;
   std::uint32_t launch_ = 0;
-  device::QueryFragments<T, kDim, kHeads8> queries_;
   float noise_[Shape::kWarpHeads][kLaneTeams];
 };
 

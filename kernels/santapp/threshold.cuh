@@ -59,25 +59,46 @@ class ThresholdSearch {
   }
 
  private:
-  static constexpr int kHeld = 8;  // candidates that a lane keeps in registers
+  static constexpr int kAtOnce = 4;  // pairs that a thread asks for
+  static constexpr int kHeld = 8;    // candidates that a lane keeps in registers
 
   /// The lists of some heads of all tiles, each head's one after the other.
   __device__ void collect(int first, int heads, int count) const {
-    const int pairs = a_.list / 2;  // of a list
+    const int all = heads * count / 2;  // pairs of candidates
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < heads * count / 2; i += Shape::kThreads) {
-      const int head = i / (count / 2);
-      const int rest = i - head * (count / 2);
-      const int tile = rest / pairs;
-      const auto* source = reinterpret_cast<const device::TaggedPair*>(
-                               list_of(a_, cta_.number, tile, first + head)) +
-                           (rest - tile * pairs);
-      device::TaggedPair pair;
-      do {
-        pair = device::peek(source);
-      } while (!is_of(pair.a, launch_) || !is_of(pair.b, launch_));
-      reinterpret_cast<device::TaggedPair*>(candidates_)[i] = pair;
+    for (int base = static_cast<int>(threadIdx.x); base < all; base += kAtOnce * Shape::kThreads) {
+      const device::TaggedPair* source[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        source[j] = pair_of(min(base + j * Shape::kThreads, all - 1), first, count / 2);
+      }
+      device::TaggedPair pair[kAtOnce];
+      bool complete = false;
+      while (!complete) {  // all their loads are under way at once
+        complete = true;
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) pair[j] = device::peek(source[j]);
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          complete = complete && is_of(pair[j].a, launch_) && is_of(pair[j].b, launch_);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int i = base + j * Shape::kThreads;
+        if (i < all) reinterpret_cast<device::TaggedPair*>(candidates_)[i] = pair[j];
+      }
     }
+  }
+
+  /// Pair `i` of those of heads `first` and on, each of which has `of_head`.
+  __device__ const device::TaggedPair* pair_of(int i, int first, int of_head) const {
+    const int head = i / of_head;
+    const int rest = i - head * of_head;
+    const int tile = rest / (a_.list / 2);
+    return reinterpret_cast<const device::TaggedPair*>(
+               list_of(a_, cta_.number, tile, first + head)) +
+           (rest - tile * (a_.list / 2));
   }
 
   /// By one warp: the first candidate that is not drawn.
