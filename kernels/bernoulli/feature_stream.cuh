@@ -89,7 +89,7 @@ class FeatureStream {
 
   __device__ void draw(const TeamSplit::Team& team, int thread, int drawers) const {
     const Drawing drawing(a_.step, a_.query, a_.group, table_, reinterpret_cast<float*>(base_));
-    drawing.load(team, thread, drawers);
+    drawing.load(team, thread, drawers, [] {});
     drawing.draw(team, thread, drawers);
   }
 

@@ -52,9 +52,12 @@ class FeatureDrawing {
 
   // By `drawers` threads of the CTA, whole warps, of which this is number `thread`.
 
-  /// Reads the team's queries; nobody may need the table before any more.
-  __device__ void load(const TeamSplit::Team& team, int thread, int drawers) const {
-    load_heads(team, thread, drawers);
+  /// Reads the team's queries; nobody may need the table before any more. Each thread calls
+  /// meanwhile() when it has asked for its first queries and waits for them.
+  template <typename Meanwhile>
+  __device__ void load(const TeamSplit::Team& team, int thread, int drawers,
+                       const Meanwhile& meanwhile) const {
+    load_heads(team, thread, drawers, meanwhile);
     sync_some(drawers);
   }
   /// When all have returned, the table is complete.
@@ -67,20 +70,28 @@ class FeatureDrawing {
  private:
   /// A warp a head: queries, zero behind the head's size, and the largest magnitude. Of a mean
   /// query all warps write the same magnitudes.
-  __device__ void load_heads(const TeamSplit::Team& team, int thread, int drawers) const {
+  template <typename Meanwhile>
+  __device__ void load_heads(const TeamSplit::Team& team, int thread, int drawers,
+                             const Meanwhile& meanwhile) const {
     const int lane = thread % kWarp;
     const T* queries =
         static_cast<const T*>(step_.q) + first_head(step_, group_, team) * step_.head_dim;
     if (thread < D / kWarp) table_.used[thread] = 0;
 #pragma unroll 1
     for (int head = thread / kWarp; head < group_; head += drawers / kWarp) {
+      float q[D / kWarp];
+#pragma unroll
+      for (int i = 0; i < D / kWarp; ++i) {
+        const int feature = lane + i * kWarp;
+        const bool inside = feature < step_.head_dim;
+        q[i] = inside ? wide(queries[head * step_.head_dim + feature]) : 0;
+      }
+      if (head == thread / kWarp) meanwhile();
       float norm = 0;
 #pragma unroll
-      for (int feature = lane; feature < D; feature += kWarp) {
-        const bool inside = feature < step_.head_dim;
-        const float q = inside ? wide(queries[head * step_.head_dim + feature]) : 0;
-        queries_[head * D + feature] = q;
-        norm = fmaxf(norm, fabsf(q));
+      for (int i = 0; i < D / kWarp; ++i) {
+        queries_[head * D + lane + i * kWarp] = q[i];
+        norm = fmaxf(norm, fabsf(q[i]));
       }
       if (query_.group_mean) norm = add_magnitudes(queries, lane);
 #pragma unroll 1
@@ -92,6 +103,7 @@ class FeatureDrawing {
         table_.scales[head] = step_.scale * __fdividef(norm, static_cast<float>(query_.draws));
       }
     }
+    if (thread / kWarp >= group_) meanwhile();
   }
 
   /// Σ |q_i| over the group, in the order of its heads. Returns the largest of this lane.

@@ -102,8 +102,10 @@ class BernoulliCta {
   /// This warp's units of the team, from `begin` to before `end`.
   __device__ void attend_team(int begin, int end) {
     const int thread = static_cast<int>(threadIdx.x);
-    drawing_.load(team_, thread, Shape::kThreads);
-    if (begin < end) prefetch_values(begin);  // now: queries would wait behind them
+    // Not before: queries would wait behind the values.
+    drawing_.load(team_, thread, Shape::kThreads, [&] {
+      if (begin < end) prefetch_values(begin);
+    });
     drawing_.draw(team_, thread, Shape::kThreads);
     __syncthreads();
     pieces_ = keys_.pieces();
