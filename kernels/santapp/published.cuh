@@ -40,6 +40,7 @@ struct PublishedArguments {
   std::int32_t list = 0;        // candidates of a part
   std::int32_t most_drawn = 0;  // of a head
   std::int32_t most_union = 0;  // of a group
+  std::int32_t most_units = 0;  // of 16 rows of a union
   std::int32_t splits = 1;      // of a group's rows
   // From the first launch:
   float* weights = nullptr;       // φ: [groups, heads, stride]
@@ -48,10 +49,11 @@ struct PublishedArguments {
   std::uint32_t* part_keys = nullptr;  // [groups, heads, parts, list]
   std::int32_t* part_teams = nullptr;
   // From the third; `drawn` is its own:
-  std::int32_t* drawn = nullptr;     // [groups, heads, most_drawn]
-  UnionSize* union_sizes = nullptr;  // [groups]
-  UnionTeam* union_teams = nullptr;  // [groups, most_union + 1]: behind the last all rows
-  float* corrections = nullptr;      // [groups, most_union, width]: ln c; ∞ if not drawn
+  std::int32_t* drawn = nullptr;        // [groups, heads, most_drawn]
+  UnionSize* union_sizes = nullptr;     // [groups]
+  UnionTeam* union_teams = nullptr;     // [groups, most_union + 1]: behind the last all rows
+  std::int32_t* union_units = nullptr;  // [groups, most_units]: which team each begins in
+  float* corrections = nullptr;         // [groups, most_union, width]: ln c; ∞ if not drawn
   // From the fourth:
   float2* partial_values = nullptr;          // [groups, splits, heads, D / 2]
   PartialWeight* partial_weights = nullptr;  // [groups, splits, heads]

@@ -111,17 +111,19 @@ class UnionRows {
  private:
   static constexpr int kWidth = 8 * Shape::kHeads8;
 
-  /// A thread takes a team; its corrections lie where its first row does.
+  /// A thread takes a team; its corrections lie where its first row does. `first` begins a unit.
   __device__ void fill_drawn(int first, int last) const {
     const UnionTeam* teams = a_.union_teams + cta_.number * (a_.most_union + 1);
     const float* corrections = a_.corrections + cta_.number * a_.most_union * kWidth;
     const int count = a_.union_sizes[cta_.number].teams;
-#pragma unroll 4
-    for (int t = static_cast<int>(threadIdx.x); t < count; t += Shape::kThreads) {
+    const int unit = first / device::kUnitTokens;
+    const int from = a_.union_units[cta_.number * a_.most_units + unit];
+#pragma unroll 1
+    for (int t = from + static_cast<int>(threadIdx.x); t < count; t += Shape::kThreads) {
       const UnionTeam team = teams[t];
+      if (team.rows_before >= last) break;
       const int begin = max(team.rows_before, first);
       const int end = min(teams[t + 1].rows_before, last);
-      if (begin >= end) continue;
       const int place = begin - first;
       const auto* source = reinterpret_cast<const float4*>(corrections + std::int64_t{t} * kWidth);
       auto* target = reinterpret_cast<float4*>(corrections_ + place * kWidth);

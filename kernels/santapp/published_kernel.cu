@@ -105,8 +105,8 @@ class PublishedKernel : public TeamsKernel {
   }
 
   static void launch_select(const PublishedArguments& a, CUstream_st* stream) {
-    if (a.part == 256) return launch_parts<SelectShape<8, 1>>(a, stream);
-    if (a.part == 512) return launch_parts<SelectShape<16, 1>>(a, stream);
+    if (a.part == kWarpPart) return launch_parts<SelectShape<8, 1>>(a, stream);
+    if (a.part == 2 * kWarpPart) return launch_parts<SelectShape<16, 1>>(a, stream);
     if (a.part == kLargestWarpPart) return launch_parts<SelectShape<32, 1>>(a, stream);
     static_assert(SelectShape<32, 8>::kPart == kCtaPart);
     launch_parts<SelectShape<32, 8>>(a, stream);
@@ -148,6 +148,7 @@ class PublishedKernel : public TeamsKernel {
     a.most_drawn = static_cast<std::int32_t>(std::min(settings_.draws(), a.table.teams));
     a.most_union =
         static_cast<std::int32_t>(std::min(std::int64_t{a.most_drawn} * a.group, a.table.teams));
+    a.most_units = static_cast<std::int32_t>(a.table.rows / device::kUnitTokens + 1);
     a.splits = row_splits(groups, nominal_rows(step), limits.sms);
     Carver carver(workspace);
     const std::size_t bytes = carve(a, static_cast<std::size_t>(groups), carver);
@@ -166,6 +167,7 @@ class PublishedKernel : public TeamsKernel {
     a.drawn = carver.take<std::int32_t>(times(heads, a.most_drawn));
     a.union_sizes = carver.take<UnionSize>(groups);
     a.union_teams = carver.take<UnionTeam>(times(groups, a.most_union + 1));
+    a.union_units = carver.take<std::int32_t>(times(groups, a.most_units));
     a.corrections = carver.take<float>(times(groups, std::int64_t{a.most_union} * a.width));
     const int pairs = head_class(a.step.head_dim) / 2;
     a.partial_values = carver.take<float2>(times(heads, std::int64_t{a.splits} * pairs));

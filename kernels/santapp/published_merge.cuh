@@ -40,14 +40,14 @@ class TeamMerge {
     __syncthreads();
     const int teams = scan(
         words(a_.stride), [&](int i) { return __popc(bits_[i]); },
-        [&](int i, int before) { ranks_[i] = static_cast<std::uint32_t>(before); });
+        [&](int i, int, int before) { ranks_[i] = static_cast<std::uint32_t>(before); });
     clear_corrections(teams);
     __syncthreads();
     if (has_head) correct(kappa);
     __syncthreads();
     const int rows = scan(
         teams, [&](int i) { return teams_[i].rows_before; },  // sizes till now
-        [&](int i, int before) { teams_[i].rows_before = before; });
+        [&](int i, int size, int before) { place_rows(i, size, before); });
     if (thread_ == 0) {
       teams_[teams] = {rows, 0};
       a_.union_sizes[cta_.number] = {teams, rows};
@@ -110,7 +110,15 @@ class TeamMerge {
     }
   }
 
-  /// Calls store(i, sum of values before i) for `count` values; returns the sum of all.
+  __device__ void place_rows(int place, int size, int before) const {
+    teams_[place].rows_before = before;
+    std::int32_t* units = a_.union_units + cta_.number * a_.most_units;
+    const int first = (before + device::kUnitTokens - 1) / device::kUnitTokens;
+#pragma unroll 1
+    for (int i = first; i * device::kUnitTokens < before + size; ++i) units[i] = place;
+  }
+
+  /// Calls store(i, value, sum of values before i) for `count` values; returns the sum of all.
   template <typename ValueAt, typename Store>
   __device__ int scan(int count, const ValueAt& value_at, const Store& store) const {
     int total = 0;
@@ -127,7 +135,7 @@ class TeamMerge {
         if (w < cta_.warp) before += scan_[w];
         total += scan_[w];
       }
-      if (i < count) store(i, before);
+      if (i < count) store(i, value, before);
       __syncthreads();  // the sums are read
     }
     return total;

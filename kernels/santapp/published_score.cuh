@@ -47,6 +47,7 @@ class LeaderScores {
     copy_units();
     queries_.load(static_cast<const T*>(a_.step.q) + cta_.head_row(0) * a_.step.head_dim, a_.group,
                   a_.step.head_dim, cta_.lane);
+    load_sizes();
     draw_noise();
     device::wait_copies<0>();
     __syncwarp();
@@ -74,6 +75,15 @@ class LeaderScores {
     device::commit_copies();
   }
 
+  __device__ void load_sizes() {
+    const std::int32_t* starts = a_.table.starts(cta_.number);
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::kWarpUnits; ++i) {
+      const int team = first_ + unit_team(i / 2) + cta_.lane / 4 + 8 * (i % 2);
+      size_[i] = team < a_.table.teams ? starts[team + 1] - starts[team] : 0;
+    }
+  }
+
   /// While the leaders are on their way.
   __device__ void draw_noise() {
     if (cta_.takes_all) return;
@@ -88,7 +98,6 @@ class LeaderScores {
 
   /// φ of a unit's teams.
   __device__ void score(int unit) const {
-    const std::int32_t* starts = a_.table.starts(cta_.number);
     float s[kHeads8][4];
     device::score_unit<T, kDim, kHeads8>(
         s, tiles_ + static_cast<std::uint32_t>(unit * Tile::kBytes), queries_, cta_.lane);
@@ -96,7 +105,7 @@ class LeaderScores {
     for (int r = 0; r < 2; ++r) {
       const int index = unit_team(unit) + cta_.lane / 4 + 8 * r;
       const int team = first_ + index;
-      const std::int32_t size = team < a_.table.teams ? starts[team + 1] - starts[team] : 0;
+      const std::int32_t size = size_[2 * unit + r];
 #pragma unroll
       for (int i = 0; i < 2 * kHeads8; ++i) {
         const int head = 8 * (i / 2) + 2 * (cta_.lane % 4) + i % 2;
@@ -131,6 +140,7 @@ class LeaderScores {
   std::uint32_t tiles_;
   float* weights_;  // [heads, kRow]
   device::QueryFragments<T, kDim, kHeads8> queries_;
+  std::int32_t size_[2 * Shape::kWarpUnits];  // of teams in the lane's rows
   float noise_[Shape::kWarpHeads][Shape::kLaneTeams];
   static_assert(Shape::kLaneTeams == 4);
 };

@@ -146,6 +146,15 @@ TEST_CASE("SANTA++ where a CTA has more tiles than its shared memory") {
   check_cases("santapp:grouping=contiguous,samples=124", {hnd({6500}, 16, 1, 64, kFp16, 2)}, 1);
 }
 
+/// Parts of each size, more candidates than a warp keeps, and unions longer than a CTA is wide.
+TEST_CASE("SANTA++ in five launches with large budgets") {
+  const std::string spec = "santapp:grouping=contiguous,implementation=published,";
+  check_cases(spec + "parent=1,representatives=1,samples=" +
+                  GENERATE(as<std::string>{}, "100", "300", "1000"),
+              {hnd({2500, 2000}, 6, 2, 64, kBf16, 2)});
+  check_cases(spec + "parent=1,representatives=1,samples=1000", {hnd({9000}, 3, 1, 64, kFp16, 4)});
+}
+
 /// 16 teams in a row have long keys: the tile that names 8 of them may have more above κ.
 TEST_CASE("SANTA++ where one tile has most of the teams that are drawn") {
   GpuCase gpu_case = hnd({5000}, 8, 2, 64, kBf16, 2);
@@ -161,8 +170,7 @@ TEST_CASE("every method where CTAs take long shares") {
       GENERATE(as<std::string>{}, "dense", "topk", "santa-sys", "santa-flash",
                "bernoulli-qk:k_layout=feature", "santa-sys:scores=bernoulli,k_layout=feature",
                "eta:thresholds=union,block=4,density=0.5",
-               "eta:thresholds=union,block=16,density=1",
-               "santapp:grouping=contiguous,samples=124",
+               "eta:thresholds=union,block=16,density=1", "santapp:grouping=contiguous,samples=124",
                "santapp:grouping=contiguous,samples=124,implementation=published"),
       long_cases(), 2);
 }
