@@ -105,15 +105,10 @@ class DenseMerge {
   /// The warps' results become the CTA's: output if the team is its own, else a partial result.
   __device__ void merge_warps(const Accumulator<D, kHeads8>& sums, const TeamSplit::Team& team,
                               const Sharing& sharing, std::uint32_t launch) const {
-    write_warp(sums);
-    sync_workers<kThreads>();
-    for (int i = static_cast<int>(threadIdx.x); i < group_ * (D / 2); i += kThreads) {
-      const int head = i / (D / 2);
-      const int column = 2 * (i % (D / 2));
-      const WeightedPair total = total_of(head, column);
+    add_warps(sums, [&](int i, int head, int column, const WeightedPair& total) {
       if (sharing.members == 1) {
         write_weighted(step_, group_, team, head, column, total);
-        continue;
+        return;
       }
       publish(partials_.values + sharing.slot * (group_ * D / 2) + i, __float_as_uint(total.a),
               __float_as_uint(total.b), launch);
@@ -121,6 +116,18 @@ class DenseMerge {
         publish(partials_.weights + sharing.slot * group_ + head, __float_as_uint(total.sum),
                 __float_as_uint(total.highest), launch);
       }
+    });
+  }
+
+  /// Calls write(i, head, column, total) for pair i of the group's columns, each once.
+  template <typename Write>
+  __device__ void add_warps(const Accumulator<D, kHeads8>& sums, const Write& write) const {
+    write_warp(sums);
+    sync_workers<kThreads>();
+    for (int i = static_cast<int>(threadIdx.x); i < group_ * (D / 2); i += kThreads) {
+      const int head = i / (D / 2);
+      const int column = 2 * (i % (D / 2));
+      write(i, head, column, total_of(head, column));
     }
   }
 

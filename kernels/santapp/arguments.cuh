@@ -37,7 +37,6 @@ struct ListedRow {
 };
 inline constexpr std::uint32_t kAllHeads = 0xFFFFFFFFu;
 inline constexpr std::int32_t kNoRow = INT32_MIN;
-inline constexpr int kListedRows = 1024;
 
 /// The priority of the first team that a head does not draw, and which team that is.
 struct HeadThreshold {
@@ -61,6 +60,7 @@ struct SantappShape {
   static constexpr int kRingBytes = kWarps * kStages * Tile::kBytes;
   static constexpr int kWarpUnits = kTileUnits / kWarps;   // of a tile
   static constexpr int kWarpHeads = 8 * kHeads8 / kWarps;  // whose candidates a warp finds
+  static constexpr int kListed = 1024;                     // rows of a part of the list
   using Merge = device::DenseMerge<D, kHeads8, kWarps>;
 
   /// Candidates, and sums that are merged, take the ring's place.
@@ -69,7 +69,7 @@ struct SantappShape {
   static constexpr int kFront = std::max(kRingBytes, kMergeBytes + kSumBytes);
   static constexpr int kWeights = kFront;
   static constexpr int kRows = kWeights + Merge::kWeightBytes;
-  static constexpr int kThresholds = kRows + kListedRows * static_cast<int>(sizeof(ListedRow));
+  static constexpr int kThresholds = kRows + kListed * static_cast<int>(sizeof(ListedRow));
   static constexpr int kBinned = kThresholds + 16 * static_cast<int>(sizeof(HeadThreshold));
   static constexpr int kScan = kBinned + 16 * 16 * 4;
   static constexpr int kStash = kScan + 4 * kWarps;
@@ -99,6 +99,8 @@ struct TileView {
 
 /// A CTA's place in the launch.
 struct TeamCta {
+  using Arguments = SantappArguments;
+
   const SantappArguments& a;
   TeamSplit::Team team;  // as other kernels call a (sequence, KV head)
   std::int64_t number;   // of it

@@ -9,7 +9,8 @@
 
 namespace kvsim::santapp {
 
-template <typename T, typename Shape>
+/// `Rows`: the list, and what divides its rows' weights, as RowList has them.
+template <typename T, typename Shape, typename Cta = TeamCta, typename Rows = RowList<Shape>>
 class MemberAttender {
  public:
   static constexpr int kDim = Shape::kDim;
@@ -18,14 +19,14 @@ class MemberAttender {
 
   using Queries = device::QueryFragments<T, kDim, kHeads8>;
 
-  __device__ MemberAttender(const TeamCta& cta, const Queries& queries, char* shared)
+  __device__ MemberAttender(const Cta& cta, const Queries& queries, char* shared)
       : cta_(cta),
         a_(cta.a),
         list_(cta, shared),
         ring_(device::shared_address(shared) +
               static_cast<std::uint32_t>(cta.warp * Shape::kStages * Tile::kBytes)),
-        keys_(a_.table.keys<T>(cta.number)),
-        values_(a_.table.values<T>(cta.number)),
+        keys_(a_.table.template keys<T>(cta.number)),
+        values_(a_.table.template values<T>(cta.number)),
         queries_(queries) {}
 
   /// By all threads, when teams are drawn and the ring is free.
@@ -34,9 +35,9 @@ class MemberAttender {
     int base = 0;
     int left = list_.fill(base);
     while (true) {
-      attend_listed((min(left, kListedRows) + device::kUnitTokens - 1) / device::kUnitTokens);
-      if (left <= kListedRows) break;
-      base += kListedRows;
+      attend_listed((min(left, Shape::kListed) + device::kUnitTokens - 1) / device::kUnitTokens);
+      if (left <= Shape::kListed) break;
+      base += Shape::kListed;
       device::sync_workers<Shape::kThreads>();  // the part before may still be read
       left = list_.fill(base);
     }
@@ -116,21 +117,15 @@ class MemberAttender {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const ListedRow listed = rows[cta_.lane / 4 + 8 * (i / 2)];
-      const bool exact = listed.team == kAllHeads;
-      const int team = exact ? 0 : static_cast<int>(listed.team);
-      const TileView tile = cta_.tile(team / kTileTeams);
-      const std::uint32_t heads = listed.row == kNoRow ? 0u
-                                  : exact              ? (1u << a_.group) - 1
-                                                       : tile.heads()[team % kTileTeams];
+      const auto drawn = list_.drawn_by(listed);
 #pragma unroll
       for (int n = 0; n < kHeads8; ++n) {
         const int head = 8 * n + 2 * (cta_.lane % 4) + i % 2;
         const float logit = device::capped(s[n][i] * a_.step.scale, a_.step.logit_cap);
         s[n][i] = -INFINITY;
-        if ((heads >> head & 1) == 0) continue;
+        if (!drawn.has(head)) continue;
         if (a_.step.scores != nullptr) dump(listed.row, head, logit);
-        const float correction = exact ? 0.0f : tile.weights(head)[team % kTileTeams];
-        s[n][i] = (logit - correction) * device::kLog2e;
+        s[n][i] = (logit - drawn.log_inclusion(head)) * device::kLog2e;
       }
     }
   }
@@ -142,9 +137,9 @@ class MemberAttender {
     a_.step.counts[at] += 1;
   }
 
-  TeamCta cta_;
-  const SantappArguments& a_;
-  RowList<Shape> list_;
+  Cta cta_;
+  const typename Cta::Arguments& a_;
+  Rows list_;
   std::uint32_t ring_;
   const T* keys_;
   const T* values_;

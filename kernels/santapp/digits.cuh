@@ -86,11 +86,12 @@ class DigitSearch {
       const int number = cta_.tile_number(own);
       float noise[kLaneTeams];
       std::uint32_t key[kLaneTeams];
-      make_noise(noise, cta_, number, head);
-      make_keys(key, cta_.tile(own).weights(head), noise, cta_.lane);
+      const int first = cta_.lane * kLaneTeams;
+      make_noise(noise, a_.step, a_.group, cta_.team, head, cta_.team_of(number, first));
+      make_keys(key, cta_.tile(own).weights(head) + first, noise);
 #pragma unroll 1
       for (int i = 0; i < kLaneTeams; ++i) {
-        const int index = cta_.lane * kLaneTeams + i;
+        const int index = first + i;
         visit(own, index, head, key_with_team(key[i], cta_.team_of(number, index)));
       }
     }

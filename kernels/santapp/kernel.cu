@@ -8,13 +8,11 @@
 
 #include <algorithm>
 
-#include "kernels/device/kernel.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/santapp/attend.cuh"
 #include "kernels/santapp/digits.cuh"
-#include "kernels/santapp/pack.cuh"
 #include "kernels/santapp/route.cuh"
-#include "kernels/santapp/settings.h"
+#include "kernels/santapp/teams_kernel.cuh"
 
 namespace kvsim::santapp {
 namespace {
@@ -48,14 +46,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (threadIdx.x == 0) a.partials.launches.leave(a.split.ctas);
 }
 
-class SantappKernel : public Kernel {
+class SantappKernel : public TeamsKernel {
  public:
-  explicit SantappKernel(const Parameters& parameters) : settings_(parameters) {}
+  using TeamsKernel::TeamsKernel;
 
   std::string refusal(const DeviceStep& step, const DeviceLimits& limits) const override {
-    if (settings_.published) return "implementation=published, which has no kernel of ours";
-    if (settings_.guided > 0) return "guided draws, which have no kernel";
-    std::string result = step_refusal(step);
+    std::string result = TeamsKernel::refusal(step, limits);
     if (!result.empty()) return result;
     dispatch(step, limits, [&](auto instance) {
       using Shape = ShapeOf<decltype(instance)>;
@@ -68,22 +64,6 @@ class SantappKernel : public Kernel {
       }
     });
     return result;
-  }
-
-  bool wants_states() const override { return true; }
-
-  std::int64_t bound_stride(const DeviceStep& step) const override {
-    return 2 * table(step, nullptr).teams;
-  }
-
-  std::size_t prepared_bytes(const DeviceStep& step) const override {
-    const PackedTeams packed = table(step, nullptr);
-    return static_cast<std::size_t>(packed.group_bytes() * step.batch * step.kv_heads);
-  }
-
-  void upload_states(const DeviceStep& step, std::span<const State* const> states,
-                     std::byte* prepared, CUstream_st* stream) const override {
-    upload_teams(step, states, table(step, prepared), stream);
   }
 
   std::size_t workspace_bytes(const DeviceStep& step, const DeviceLimits& limits) const override {
@@ -126,10 +106,8 @@ class SantappKernel : public Kernel {
     a.step = step;
     a.group = step.group();
     a.draws = static_cast<std::int32_t>(settings_.draws());
-    a.table = table(step, const_cast<std::byte*>(step.prepared));
-    const std::int64_t group = a.table.group_bytes() / 2;
-    a.routes = {step.prepared == nullptr ? nullptr : a.table.routes<std::byte>(0),
-                group * step.kv_heads, group, step.head_dim};
+    a.table = table(step);
+    a.routes = routes_of(step, a.table);
     const std::int64_t groups = std::int64_t{step.batch} * step.kv_heads;
     const TileSplit tiles = split_tiles(groups, a.table.teams, limits.sms);
     a.tiles = static_cast<std::int32_t>(tiles.tiles());
@@ -162,25 +140,15 @@ class SantappKernel : public Kernel {
     split.team_units = 1;
     return split;
   }
-
-  PackedTeams table(const DeviceStep& step, std::byte* prepared) const {
-    std::int64_t rows = step.prepared_rows;
-    for (int s = 0; s < step.batch && step.prepared_rows == 0; ++s) {
-      rows = std::max(rows, prompt_rows(step, s));
-    }
-    const std::int64_t teams =
-        most_teams(rows, settings_.teams.parent, settings_.teams.representatives);
-    return {prepared, rows,
-            (teams + device::kUnitTokens - 1) / device::kUnitTokens * device::kUnitTokens,
-            step.head_dim};
-  }
-
-  Settings settings_;
 };
 
-KVSIM_REGISTER_KERNEL("santapp", KernelInfo{.make = [](const Parameters& p) {
-                        return std::make_unique<SantappKernel>(p);
-                      }});
+std::unique_ptr<Kernel> make_kernel(const Parameters& parameters) {
+  const Settings settings(parameters);
+  if (settings.published) return make_published(settings);
+  return std::make_unique<SantappKernel>(settings);
+}
+
+KVSIM_REGISTER_KERNEL("santapp", KernelInfo{.make = make_kernel});
 
 }  // namespace
 }  // namespace kvsim::santapp

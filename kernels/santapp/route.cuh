@@ -68,7 +68,9 @@ class Router {
 #pragma unroll
     for (int h = 0; h < Shape::kWarpHeads; ++h) {
       const int head = cta_.warp + h * Shape::kWarps;
-      if (head < a_.group) make_noise(noise_[h], cta_, cta_.tile_number(own), head);
+      if (head >= a_.group) continue;
+      const int first = cta_.team_of(cta_.tile_number(own), cta_.lane * kLaneTeams);
+      make_noise(noise_[h], a_.step, a_.group, cta_.team, head, first);
     }
   }
 
@@ -139,7 +141,7 @@ class Router {
       const int head = cta_.warp + h * Shape::kWarps;
       if (head >= a_.group) continue;
       std::uint32_t key[kLaneTeams];
-      make_keys(key, tile.weights(head), noise_[h], cta_.lane);
+      make_keys(key, tile.weights(head) + cta_.lane * kLaneTeams, noise_[h]);
       std::uint32_t named = largest_of(key, a_.list, cta_.lane);
       int place = device::lanes_before(__popc(named), cta_.lane);
       device::Tagged* list = list_of(a_, cta_.number, number, head);

@@ -13,6 +13,19 @@ namespace kvsim::santapp {
 template <typename Shape>
 class RowList {
  public:
+  /// Which heads attend to a row, and ln c of each.
+  struct Drawn {
+    TileView tile;
+    int index;
+    std::uint32_t heads;
+    bool exact;
+
+    __device__ bool has(int head) const { return (heads >> head & 1) != 0; }
+    __device__ float log_inclusion(int head) const {
+      return exact ? 0.0f : tile.weights(head)[index];
+    }
+  };
+
   __device__ RowList(const TeamCta& cta, char* shared)
       : cta_(cta),
         a_(cta.a),
@@ -21,14 +34,14 @@ class RowList {
         first_exact_(cta.takes_all ? 0 : cta.prompt),
         context_(cta.a.step.contexts[static_cast<std::size_t>(cta.team.sequence)]) {}
 
-  /// Lists rows `base` and on, up to kListedRows, padded to whole units; by all threads, which
+  /// Lists rows `base` and on, up to kListed, padded to whole units; by all threads, which
   /// return the rows there are behind `base`.
   __device__ int fill(int base) const {
     const int drawn = cta_.takes_all ? 0 : fill_drawn(base);
     const int units = (context_ - first_exact_ + device::kUnitTokens - 1) / device::kUnitTokens;
     const int own = units > cta_.rank ? (units - cta_.rank - 1) / cta_.ctas + 1 : 0;
     const int total = drawn + own * device::kUnitTokens;
-    for (int i = static_cast<int>(threadIdx.x); i < kListedRows; i += Shape::kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < Shape::kListed; i += Shape::kThreads) {
       if (base + i >= drawn) rows_[i] = exact_row(base + i - drawn, own * device::kUnitTokens);
     }
     device::sync_workers<Shape::kThreads>();
@@ -36,6 +49,17 @@ class RowList {
   }
 
   __device__ const ListedRow* rows() const { return rows_; }
+
+  __device__ Drawn drawn_by(const ListedRow& listed) const {
+    const bool exact = listed.team == kAllHeads;
+    const int team = exact ? 0 : static_cast<int>(listed.team);
+    const TileView tile = cta_.tile(team / kTileTeams);
+    const int index = team % kTileTeams;
+    const std::uint32_t heads = listed.row == kNoRow ? 0u
+                                : exact              ? (1u << a_.group) - 1
+                                                     : tile.heads()[index];
+    return {tile, index, heads, exact};
+  }
 
  private:
   /// Members of drawn teams; returns how many there are in all.
@@ -50,7 +74,7 @@ class RowList {
       int at = before - base;
       before += scan(size, at);
       const int begin = size > 0 ? tile.begins()[index] : 0;
-      for (int i = max(0, -at); i < size && at + i < kListedRows; ++i) {
+      for (int i = max(0, -at); i < size && at + i < Shape::kListed; ++i) {
         rows_[at + i] = {begin + i, static_cast<std::uint32_t>(team)};
       }
     }
@@ -83,7 +107,7 @@ class RowList {
 
   TeamCta cta_;
   const SantappArguments& a_;
-  ListedRow* rows_;     // [kListedRows]
+  ListedRow* rows_;     // [kListed]
   std::int32_t* scan_;  // [warps]
   int first_exact_;
   int context_;

@@ -11,11 +11,6 @@
 
 namespace kvsim::santapp {
 
-/// Whether a team is drawn.
-__device__ inline bool is_above(std::uint32_t key, std::int32_t team, const HeadThreshold& t) {
-  return key > t.key || (key == t.key && team < t.team);
-}
-
 /// Marks a tile's team as drawn: φ becomes ln c.
 __device__ inline void mark_drawn(const TeamCta& cta, int own, int index, int head, float kappa) {
   const TileView tile = cta.tile(own);
@@ -103,46 +98,9 @@ class ThresholdSearch {
 
   /// By one warp: the first candidate that is not drawn.
   __device__ void find(int head, const device::Tagged* list, int count) const {
-    const int wanted = a_.draws + 1;
-    std::uint32_t key[kHeld];
-    std::uint32_t low = ~0u;
-    std::uint32_t high = 0;
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int at = cta_.lane + i * device::kWarp;
-      key[i] = at < count ? list[at].word : 0u;
-      low = min(low, key[i]);
-      high = max(high, key[i]);
-    }
-#pragma unroll 1
-    for (int at = cta_.lane + kHeld * device::kWarp; at < count; at += device::kWarp) {
-      low = min(low, list[at].word);
-      high = max(high, list[at].word);
-    }
-    low = __reduce_min_sync(0xffffffffu, low);
-    high = __reduce_max_sync(0xffffffffu, high);
-    const auto count_if = [&](const auto& holds) {
-      unsigned own = 0;
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) own += holds(key[i]) ? 1u : 0u;
-#pragma unroll 1
-      for (int at = cta_.lane + kHeld * device::kWarp; at < count; at += device::kWarp) {
-        own += holds(list[at].word) ? 1u : 0u;
-      }
-      return static_cast<int>(__reduce_add_sync(0xffffffffu, own));
-    };
-    const std::uint32_t reached = search_threshold(low, high, wanted, [&](std::uint32_t tried) {
-      return count_if([&](std::uint32_t k) { return k >= tried; });
-    });
-    // The least key that reaches it: the search may have ended early.
-    std::uint32_t least = ~0u;
-#pragma unroll 1
-    for (int at = cta_.lane; at < count; at += device::kWarp) {
-      if (list[at].word >= reached) least = min(least, list[at].word);
-    }
-    least = __reduce_min_sync(0xffffffffu, least);
-    const int above = count_if([&](std::uint32_t k) { return k > least; });
-    const HeadThreshold threshold{least, tied_team(list, count, least, wanted - above), 0, 0};
+    const HeadThreshold threshold = find_threshold<kHeld>(
+        count, a_.draws + 1, cta_.lane, [&](int at) { return list[at].word; },
+        [&](int at) { return team_at(list, at); });
     const bool open = may_hide(list, threshold);
     if (cta_.lane == 0) thresholds_[head] = {threshold.key, threshold.team, open ? 1 : 0, 0};
     __syncwarp();
@@ -150,24 +108,6 @@ class ThresholdSearch {
 
   __device__ std::int32_t team_at(const device::Tagged* list, int at) const {
     return cta_.team_of(at / a_.list, index_of(list[at]));
-  }
-
-  /// Of the candidates with a key, the team that is number `place` (from 1) in order.
-  __device__ std::int32_t tied_team(const device::Tagged* list, int count, std::uint32_t key,
-                                    int place) const {
-    std::int32_t team = -1;
-#pragma unroll 1
-    for (int i = 0; i < place; ++i) {
-      auto next = static_cast<unsigned>(INT32_MAX);
-#pragma unroll 1
-      for (int at = cta_.lane; at < count; at += device::kWarp) {
-        if (list[at].word != key) continue;
-        const std::int32_t own = team_at(list, at);
-        if (own > team) next = min(next, static_cast<unsigned>(own));
-      }
-      team = static_cast<std::int32_t>(__reduce_min_sync(0xffffffffu, next));
-    }
-    return team;
   }
 
   /// Whether a tile has named none that is not drawn: it may have more above.

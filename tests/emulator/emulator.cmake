@@ -2,7 +2,8 @@
 # which stand for CUDA's and for kernels/device/ptx.cuh.
 file(GLOB emulated_kernels CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/kernels/*/kernel.cu ${PROJECT_SOURCE_DIR}/kernels/santa/flash_kernel.cu
-     ${PROJECT_SOURCE_DIR}/kernels/eta/build_records.cu ${PROJECT_SOURCE_DIR}/kernels/santapp/pack.cu)
+     ${PROJECT_SOURCE_DIR}/kernels/eta/build_records.cu ${PROJECT_SOURCE_DIR}/kernels/santapp/pack.cu
+     ${PROJECT_SOURCE_DIR}/kernels/santapp/published_kernel.cu)
 foreach(source oracle kv_copies feature_copy kept_states screening)  # the others time kernels
   list(APPEND emulated_kernels ${PROJECT_SOURCE_DIR}/kernels/measure/${source}.cu)
 endforeach()

@@ -121,12 +121,14 @@ TEST_CASE("ETA on every shape") {
 }
 
 TEST_CASE("SANTA++ on every shape") {
-  check_cases("santapp:grouping=contiguous,samples=" + GENERATE(as<std::string>{}, "32", "124"),
+  check_cases("santapp:grouping=contiguous,samples=" +
+                  GENERATE(as<std::string>{}, "32", "124", "124,implementation=published"),
               all_cases());
 }
 
 TEST_CASE("SANTA++'s teams, budgets and suffixes") {
   // All teams; one; more than a tile names; teams of one key, of three and of whole parents.
+  const std::string implementation = GENERATE(as<std::string>{}, "ours", "published");
   const std::string spec = GENERATE(
       as<std::string>{}, "samples=1048576", "samples=4", "samples=400", "samples=64,routing=mean",
       "parent=1,representatives=1,samples=31", "parent=12,representatives=4,samples=48",
@@ -137,11 +139,20 @@ TEST_CASE("SANTA++'s teams, budgets and suffixes") {
     const std::int64_t suffix = i % 2 == 0 ? 1 : 200;
     if (suffix < cases[i].shape.max_context()) cases[i].suffix = suffix;
   }
-  check_cases("santapp:grouping=contiguous," + spec, cases);
+  check_cases("santapp:grouping=contiguous,implementation=" + implementation + "," + spec, cases);
 }
 
 TEST_CASE("SANTA++ where a CTA has more tiles than its shared memory") {
   check_cases("santapp:grouping=contiguous,samples=124", {hnd({6500}, 16, 1, 64, kFp16, 2)}, 1);
+}
+
+/// Parts of each size, more candidates than a warp keeps, and unions longer than a CTA is wide.
+TEST_CASE("SANTA++ in five launches with large budgets") {
+  const std::string spec = "santapp:grouping=contiguous,implementation=published,";
+  check_cases(spec + "parent=1,representatives=1,samples=" +
+                  GENERATE(as<std::string>{}, "100", "300", "1000"),
+              {hnd({2500, 2000}, 6, 2, 64, kBf16, 2)});
+  check_cases(spec + "parent=1,representatives=1,samples=1000", {hnd({9000}, 3, 1, 64, kFp16, 4)});
 }
 
 /// 16 teams in a row have long keys: the tile that names 8 of them may have more above κ.
@@ -151,6 +162,7 @@ TEST_CASE("SANTA++ where one tile has most of the teams that are drawn") {
   gpu_case.suffix = 33;
   check_cases("santapp:grouping=contiguous,samples=32", {gpu_case});
   check_cases("santapp:grouping=contiguous,samples=32", {gpu_case}, 2);
+  check_cases("santapp:grouping=contiguous,samples=32,implementation=published", {gpu_case});
 }
 
 TEST_CASE("every method where CTAs take long shares") {
@@ -158,8 +170,8 @@ TEST_CASE("every method where CTAs take long shares") {
       GENERATE(as<std::string>{}, "dense", "topk", "santa-sys", "santa-flash",
                "bernoulli-qk:k_layout=feature", "santa-sys:scores=bernoulli,k_layout=feature",
                "eta:thresholds=union,block=4,density=0.5",
-               "eta:thresholds=union,block=16,density=1",
-               "santapp:grouping=contiguous,samples=124"),
+               "eta:thresholds=union,block=16,density=1", "santapp:grouping=contiguous,samples=124",
+               "santapp:grouping=contiguous,samples=124,implementation=published"),
       long_cases(), 2);
 }
 

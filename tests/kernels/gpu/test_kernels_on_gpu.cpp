@@ -29,7 +29,8 @@ TEST_CASE("kernels: every method on every shape", "[gpu]") {
   const std::string spec = GENERATE(
       as<std::string>{}, "dense", "topk", "santa-iid", "santa-strat", "santa-sys", "santa-prop",
       "santa-flash", "bernoulli-qk:k_layout=feature", "santa-sys:scores=bernoulli,k_layout=feature",
-      "eta:thresholds=union,block=64,density=0.2", "santapp:grouping=contiguous");
+      "eta:thresholds=union,block=64,density=0.2", "santapp:grouping=contiguous",
+      "santapp:grouping=contiguous,implementation=published");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   int ran = 0;
@@ -117,6 +118,7 @@ TEST_CASE("kernels: SANTA++'s teams, budgets and suffixes", "[gpu]") {
       "grouping=contiguous,parent=12,representatives=4,samples=96",
       "grouping=contiguous,parent=64,representatives=1,samples=128",
       "grouping=contiguous,parent=16,representatives=16,samples=1000", "samples=64");
+  const std::string implementation = GENERATE(as<std::string>{}, "ours", "published");
   const std::int64_t suffix = GENERATE(0, 1, 200);
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
@@ -124,7 +126,8 @@ TEST_CASE("kernels: SANTA++'s teams, budgets and suffixes", "[gpu]") {
   for (GpuCase gpu_case : testing::few_cases()) {
     const bool fits = suffix < gpu_case.shape.max_context();
     if (fits) gpu_case.suffix = suffix;
-    ran += check_case("santapp:" + spec, gpu_case, *limits, kRepeats);
+    ran += check_case("santapp:implementation=" + implementation + "," + spec, gpu_case, *limits,
+                      kRepeats);
   }
   INFO(spec);
   CHECK(ran >= 10);
@@ -138,7 +141,9 @@ TEST_CASE("kernels: SANTA++ where one tile has most of the teams that are drawn"
     GpuCase gpu_case = testing::loud_chunk_case(group, 128, ElementType::kBfloat16);
     gpu_case.loud_rows = {2048, 2112};
     gpu_case.suffix = 33;
-    CHECK(check_case("santapp:grouping=contiguous,samples=32", gpu_case, *limits, kRepeats));
+    const std::string spec = "santapp:grouping=contiguous,samples=32";
+    CHECK(check_case(spec, gpu_case, *limits, kRepeats));
+    CHECK(check_case(spec + ",implementation=published", gpu_case, *limits, kRepeats));
   }
 }
 
@@ -147,7 +152,8 @@ TEST_CASE("kernels: a hundred launches give the same bytes", "[gpu]") {
       as<std::string>{}, "dense", "topk", "santa-iid", "santa-sys", "santa-strat", "santa-prop",
       "santa-flash", "santa-sys:implementation=fallback", "santa-prop:implementation=fallback",
       "bernoulli-qk:k_layout=feature", "santa-sys:scores=bernoulli,k_layout=feature",
-      "eta:thresholds=union,block=16", "santapp:grouping=contiguous");
+      "eta:thresholds=union,block=16", "santapp:grouping=contiguous",
+      "santapp:grouping=contiguous,implementation=published");
   const std::optional<DeviceLimits> limits = limits_or_skip();
   if (!limits) return;
   const std::vector<GpuCase> cases = testing::few_cases();
