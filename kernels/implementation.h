@@ -9,8 +9,8 @@
 
 namespace kvsim {
 
-/// What makes a method's state from a layer's prompt, once, on a GPU. Rounds that depend on the data
-/// lie between two bounds; the operations are those of `usual`.
+/// What makes a method's state from a layer's prompt, once, on a GPU. Rounds that depend on the
+/// data lie between two bounds; the operations are those of `usual`.
 struct Preparation {
   Work least;
   Work usual;

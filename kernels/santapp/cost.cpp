@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/santapp/cycles.h"
+#include "kernels/santapp/preparation.h"
 #include "kernels/santapp/table.h"
 #include "kernels/santapp/team_plan.h"
 #include "kernels/split_plan.h"
@@ -40,6 +41,10 @@ class Cost : public Implementation {
 
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
     return settings_.published ? published(shape, s, limits) : ours(shape, s, limits);
+  }
+  std::optional<Preparation> preparation(const Shape& shape,
+                                         const DeviceLimits& limits) const override {
+    return prepare_teams(shape, settings_, limits);
   }
 
  private:
@@ -128,14 +133,13 @@ void pace_routing(Stage& stage, const TeamPlan& plan, bool all) {
 /// marks what its own tiles have of the drawn teams.
 void pace_thresholds(Stage& stage, const Shape& shape, const TeamPlan& plan) {
   const double count = plan.candidates();
-  const double at_once =
-      std::max(1.0, std::min<double>(shape.group(), std::floor(plan.cta.front_bytes / (8 * count))));
+  const double at_once = std::max(
+      1.0, std::min<double>(shape.group(), std::floor(plan.cta.front_bytes / (8 * count))));
   const double passes = std::ceil(shape.group() / at_once);
   const double trips = passes * std::ceil(at_once * count / 2 / plan.threads());
   stage.cache_trips = std::max(0.0, trips - stage.boundaries);  // the exchange is the first
   const double own = static_cast<double>(plan.tiles.tiles_per_cta * plan.list);
-  const double head =
-      cycles::kFind + search_cycles(count) + std::ceil(own / 32) * cycles::kMark;
+  const double head = cycles::kFind + search_cycles(count) + std::ceil(own / 32) * cycles::kMark;
   stage.chain_cycles += passes * std::ceil(at_once / plan.cta.warps) * head;
 }
 
@@ -151,17 +155,17 @@ void pace_members(Stage& stage, const Statistics& s, const TeamCounts& teams,
   const double drawn = std::max(0.0, s.v_rows - plan.suffix_rows);
   const double rows = teams.all ? drawn / ctas : most * drawn / std::max(1.0, teams.in_union);
   const double exact = std::ceil(plan.suffix_rows / ctas);
-  const double units = std::ceil(rows / device::kUnitTokens) +
-                       std::ceil(exact / device::kUnitTokens);
+  const double units =
+      std::ceil(rows / device::kUnitTokens) + std::ceil(exact / device::kUnitTokens);
   const double own = std::max(1.0, std::ceil(units / plan.cta.warps));  // of a warp
   const double listed = std::max(1.0, std::ceil(units * device::kUnitTokens / kRowsListed));
   stage.load_rounds = std::ceil(own / (plan.cta.stages / 2));
   stage.load_warps = plan.cta.warps;
   stage.round_cycles = cycles::kAttend * (own - 1) / stage.load_rounds;
   const double scans =
-      teams.all ? 0
-                : std::ceil(static_cast<double>(plan.tiles.tiles_per_cta) * kTileTeams /
-                            plan.threads());
+      teams.all
+          ? 0
+          : std::ceil(static_cast<double>(plan.tiles.tiles_per_cta) * kTileTeams / plan.threads());
   stage.chain_cycles += cycles::kAttend + listed * (scans * cycles::kList +
                                                     kRowsListed / plan.threads() * cycles::kExact);
 }

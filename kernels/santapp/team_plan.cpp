@@ -24,8 +24,8 @@ TeamPlan::TeamPlan(const Shape& shape, const Settings& settings, const DeviceLim
   std::int64_t most = 1;
   for (const std::int64_t context : shape.contexts) {
     const std::int64_t prompt = prompt_of(shape, context);
-    const std::int64_t own = units_of(
-        most_teams(prompt, settings.teams.parent, settings.teams.representatives));
+    const std::int64_t own =
+        units_of(most_teams(prompt, settings.teams.parent, settings.teams.representatives));
     units += static_cast<double>(own) * shape.kv_heads;
     most = std::max(most, own);
     prompt_rows += static_cast<double>(prompt) * shape.kv_heads;
@@ -40,15 +40,14 @@ TeamPlan::TeamPlan(const Shape& shape, const Settings& settings, const DeviceLim
   split.launch = {members * static_cast<double>(groups), static_cast<double>(limits.sms)};
   split.ctas_per_team = members;
   split.units = split.team_units = units;
-  const auto longest = static_cast<double>(
-      tiles.tiles_per_cta * ((most + tiles.tiles() - 1) / tiles.tiles()));
+  const auto longest =
+      static_cast<double>(tiles.tiles_per_cta * ((most + tiles.tiles() - 1) / tiles.tiles()));
   split.imbalance = std::max(1.0, longest * split.launch.ctas / units);
   split.partials = members > 1 ? split.launch.ctas : 0;
   // A device of one unit, an accelerator, drains its pipeline all the same.
   split.waits = members > 1 || limits.sms == 1 ? 1 : 0;
   const std::int64_t stash = 4 * tiles.tiles_per_cta * tile_words(shape.group());
-  stash_on_chip =
-      cta.fixed_bytes + stash + 2 * kSystemSharedBytes <= limits.shared_bytes_per_sm;
+  stash_on_chip = cta.fixed_bytes + stash + 2 * kSystemSharedBytes <= limits.shared_bytes_per_sm;
 }
 
 }  // namespace kvsim::santapp

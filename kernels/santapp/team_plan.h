@@ -18,10 +18,10 @@ struct TeamPlan {
   CtaSizes cta;
   SplitPlan split;  // units of 16 teams
   TileSplit tiles;
-  int list = 0;                // candidates that a tile names of a head
-  double prompt_rows = 0;      // of all sequences
+  int list = 0;            // candidates that a tile names of a head
+  double prompt_rows = 0;  // of all sequences
   double suffix_rows = 0;
-  double heads_of_warp = 1;    // whose noise and candidates one warp has, at most
+  double heads_of_warp = 1;  // whose noise and candidates one warp has, at most
   bool stash_on_chip = true;
 
   double ctas() const { return split.launch.ctas; }

@@ -11,6 +11,8 @@
 #include "kernels/eta/records.h"
 #include "kernels/eta/settings.h"
 #include "kernels/measure/gpu.h"
+#include "kernels/santapp/sizes.h"
+#include "kernels/santapp/table.h"
 #include "models/presets.h"
 #include "sim/device_layer.h"
 #include "sim/document.h"
@@ -40,8 +42,12 @@ struct Fault {
 class StandIn : public GpuLayer {
  public:
   StandIn(const GpuLayerInput& input, std::span<const NamedMethod> methods, Fault fault)
-      : input_(input), methods_(methods), fault_(fault) {}
+      : input_(input), methods_(methods), fault_(fault), states_(methods.size()) {}
 
+  void keep_states(std::size_t method, std::span<const State* const> states) override {
+    CHECK(states.size() == static_cast<std::size_t>(input_.kv_heads));
+    states_[method].assign(states.begin(), states.end());
+  }
   void enqueue(const GpuLaunch& launch) override {
     REQUIRE(enqueued_ - taken_ < 2);
     Slot& slot = slots_[enqueued_++ % 2];
@@ -124,15 +130,39 @@ class StandIn : public GpuLayer {
       scores.screening = {records.bounds(view, settings.z), {own.begin(), own.end()}};
       append(scores.screening.bounds, slot.bounds);
     }
-    const Selection selection = named.method->select(view, scores, nullptr);
+    std::unique_ptr<santapp::TeamTable> teams;
+    if (named.name == "santapp") {
+      const State* kept = states_[launch.method].at(static_cast<std::size_t>(kv_head));
+      teams = std::make_unique<santapp::TeamTable>(dynamic_cast<const santapp::TeamTable&>(*kept));
+      teams->rows = view.rows();
+      scores.screening.bounds = leader_logits(*teams, scores, group);
+      append(scores.screening.bounds, slot.bounds);
+    }
+    const Selection selection = named.method->select(view, scores, teams.get());
     append(named.method->attend(view, selection), slot.output);
     const std::size_t begin = slot.counts.size();
     for (const HeadSelection& head : selection.heads) count(head, view.rows(), slot.counts);
-    for (std::size_t i = 0; i < scores.values.size() && named.name == "eta"; ++i) {
+    const bool partly = named.name == "eta" || named.name == "santapp";
+    for (std::size_t i = 0; i < scores.values.size() && partly; ++i) {
       slot.counts[begin + i] = attends(selection, view, i) ? 1 : 0;
       if (slot.counts[begin + i] == 0) scores.values[i] = NAN;
     }
     append(scores.values, slot.scores);
+  }
+
+  /// Of each head as a kernel dumps them: room for as many teams as there may be, and for ln c.
+  std::vector<float> leader_logits(const santapp::TeamTable& teams, const Scores& scores,
+                                   int group) const {
+    const std::int64_t room = 2 * santapp::most_teams(input_.prompt_tokens, 16, 4);
+    std::vector<float> logits(static_cast<std::size_t>(room * group), NAN);
+    for (int g = 0; g < group; ++g) {
+      for (std::int32_t t = 0; t < teams.teams(); ++t) {
+        const std::int32_t leader = teams.grouped().leaders[static_cast<std::size_t>(t)];
+        logits[static_cast<std::size_t>(g * room + t)] =
+            scores.head(g)[static_cast<std::size_t>(leader)];
+      }
+    }
+    return logits;
   }
 
   /// Whether a group attends to the row at place `i` of a dump.
@@ -161,6 +191,7 @@ class StandIn : public GpuLayer {
   GpuLayerInput input_;
   std::span<const NamedMethod> methods_;
   Fault fault_;
+  std::vector<std::vector<const State*>> states_;  // [methods] of [kv_heads]
   Slot slots_[2];
   std::size_t enqueued_ = 0;
   std::size_t taken_ = 0;
@@ -267,6 +298,43 @@ TEST_CASE("device replay: a method that screens blocks gets the CPU's thresholds
   CHECK(on_gpu.runs[3].notes.size() == 1);  // of the layer without learned thresholds
 }
 
+const std::vector<std::string> kOfTeams{"dense", "santapp:samples=16",
+                                        "santapp:samples=16,grouping=contiguous"};
+
+TEST_CASE("device replay: a method of teams gets the CPU's states and is asked by its own logits") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  SmallTrace{.logit_cap = 20, .sinks = true}.write(path);
+  ReplayOptions options = options_for(path, false);
+  options.methods = kOfTeams;
+  options.steps = IndexList::parse(GENERATE("0-3", "1,3"), "--steps");
+  const Json cpu = document_of(replay(options));
+  const StandInGpu gpu;
+  options.on_gpu = options.measure = true;
+  const Json cuda = document_of(replay(options));
+  for (std::size_t i = 0; i < kOfTeams.size(); ++i) {
+    for (const char* key : {"error", "traffic", "ops", "prepare", "empty_heads"}) {
+      INFO(kOfTeams[i] << ": " << key);
+      CHECK(cuda.at("methods").at(i).at(key) == cpu.at("methods").at(i).at(key));
+    }
+  }
+  const Json& selection = cuda.at("methods").at(1).at("selection");
+  CHECK(selection.at("union_rows_mean") ==
+        cpu.at("methods").at(1).at("selection").at("union_rows_mean"));
+}
+
+TEST_CASE("device replay: a team that the rule does not draw is an error") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  SmallTrace{}.write(path);
+  ReplayOptions options = options_for(path, true);
+  options.methods = {"santapp:samples=16"};
+  options.threads = 1;
+  const StandInGpu gpu({.head = 3, .block = 5});  // the logit of the team's leader
+  CHECK_THROWS_WITH(replay(options), ContainsSubstring("a.h5: layer 1, step 0, KV head 1: santapp: "
+                                                       "head 3, row "));
+}
+
 TEST_CASE("device replay: a bound by which the rule takes other blocks is an error") {
   const TemporaryFolder folder;
   const std::string path = folder.file("a.h5");
@@ -367,13 +435,41 @@ TEST_CASE("device replay: methods without a kernel are refused by name") {
   check("dense:implementation=published", "implementation=published is a cost model only");
 }
 
-TEST_CASE("device replay: kernels on the GPU agree with the CPU", "[gpu]") {
+bool has_gpu() {
   try {
     gpu_info();
   } catch (const RuntimeError& error) {
     WARN("GPU-TEST-SKIPPED: " << error.what());
-    return;
+    return false;
   }
+  return true;
+}
+
+/// Replays on both, with times. Throws where a kernel's selection is not its rule's.
+void check_kernels(ReplayOptions options) {
+  options.on_gpu = false;
+  const Json cpu = document_of(replay(options));
+  options.on_gpu = options.measure = true;
+  const Json cuda = document_of(replay(options));
+  for (std::size_t i = 0; i < options.methods.size(); ++i) {
+    INFO(options.methods[i]);
+    const Json& here = cuda.at("methods").at(i);
+    const Json& there = cpu.at("methods").at(i);
+    // Scores differ in their last bits, so few rows do.
+    const auto rows = [](const Json& method) {
+      return method.at("selection").at("rows_per_head_mean").get<double>();
+    };
+    const auto error = [](const Json& method) {
+      return method.at("error").at("relative_l2").at("mean").get<double>();
+    };
+    CHECK(rows(here) == Approx(rows(there)).epsilon(0.01));
+    CHECK(std::abs(error(here) - error(there)) < 0.005 + 0.02 * error(there));
+    CHECK(here.at("time").at("measured_us").at("value").get<double>() > 0);
+  }
+}
+
+TEST_CASE("device replay: kernels on the GPU agree with the CPU", "[gpu]") {
+  if (!has_gpu()) return;
   const TemporaryFolder folder;
   const std::string path = folder.file("a.h5");
   SmallTrace{.prompt_tokens = 1000,
@@ -392,24 +488,29 @@ TEST_CASE("device replay: kernels on the GPU agree with the CPU", "[gpu]") {
   options.methods.push_back("eta:block=16,thresholds=union");
   options.methods.push_back("eta:block=16,thresholds=calibrated,gate=none");
   options.methods.push_back("eta:block=16,chunk=8,pinned=0,gate=additive");
-  const Json cpu = document_of(replay(options));
-  options.on_gpu = options.measure = true;
-  const Json cuda = document_of(replay(options));  // throws where a selection is not the rule's
-  for (std::size_t i = 0; i < options.methods.size(); ++i) {
-    INFO(options.methods[i]);
-    const Json& here = cuda.at("methods").at(i);
-    const Json& there = cpu.at("methods").at(i);
-    // Scores differ in their last bits, so few rows do.
-    const auto rows = [](const Json& method) {
-      return method.at("selection").at("rows_per_head_mean").get<double>();
-    };
-    const auto error = [](const Json& method) {
-      return method.at("error").at("relative_l2").at("mean").get<double>();
-    };
-    CHECK(rows(here) == Approx(rows(there)).epsilon(0.01));
-    CHECK(std::abs(error(here) - error(there)) < 0.005 + 0.02 * error(there));
-    CHECK(here.at("time").at("measured_us").at("value").get<double>() > 0);
-  }
+  check_kernels(options);
+}
+
+TEST_CASE("device replay: SANTA++ on the GPU agrees with the CPU, but for windows", "[gpu]") {
+  if (!has_gpu()) return;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  SmallTrace trace{.prompt_tokens = 1000,
+                   .q_heads = 8,
+                   .head_dim = 64,
+                   .logit_cap = 20,
+                   .sinks = true,
+                   .type = GENERATE(ElementType::kBfloat16, ElementType::kFloat16)};
+  trace.write(path);
+  ReplayOptions options = options_for(path, true);
+  options.methods = {"dense", "santapp:samples=64", "santapp:samples=64,routing=mean",
+                     "santapp:samples=32,grouping=contiguous,parent=8,representatives=2"};
+  check_kernels(options);
+  trace.window_of_second = 300;
+  trace.write(folder.file("window.h5"));
+  options.traces = {folder.file("window.h5")};
+  CHECK_THROWS_WITH(replay(options), ContainsSubstring("window.h5: layer 3: santapp: the layer has "
+                                                       "a window"));
 }
 
 }  // namespace
