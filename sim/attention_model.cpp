@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "sim/prepare_cost.h"
 #include "sim/scaled_statistics.h"
 
 namespace kvsim {
@@ -35,6 +36,13 @@ Method::Bounds measured_bounds(const MeasuredLayer& measured, const Method& meth
 Estimate widened(const Estimate& value, const Estimate& low, const Estimate& high) {
   return {value.value, std::min(value.low, low.low), std::max(value.high, high.high),
           std::max(value.source, Source::kDerived)};
+}
+
+/// Of the batch, as far as the layer's window lets it see.
+std::vector<std::int64_t> visible_contexts(const Serving& serving, const LayerClass& layer,
+                                           std::int64_t context) {
+  const std::int64_t visible = layer.window > 0 ? std::min(layer.window, context) : context;
+  return std::vector<std::int64_t>(static_cast<std::size_t>(serving.batch), visible);
 }
 
 struct CostedStatistics {
@@ -70,10 +78,18 @@ std::vector<LayerClass> classify_layers(const Llm& llm, std::span<const Measured
   return classes;
 }
 
+std::optional<StepCost> predict_preparation(const Serving& serving, const LayerClass& layer,
+                                            const Method& method, std::int64_t context) {
+  const std::vector<std::int64_t> contexts = visible_contexts(serving, layer, context);
+  return prepare_cost(method.implementation(),
+                      shape_on(serving.target, head_shape(serving.llm), contexts, 0),
+                      serving.target);
+}
+
 LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, const Method& method,
                               std::int64_t context) {
-  const std::int64_t visible = layer.window > 0 ? std::min(layer.window, context) : context;
-  const std::vector<std::int64_t> contexts(static_cast<std::size_t>(serving.batch), visible);
+  const std::vector<std::int64_t> contexts = visible_contexts(serving, layer, context);
+  const std::int64_t visible = contexts[0];
   const Shape shape = shape_on(serving.target, head_shape(serving.llm), contexts, 0);
   const Method::Bounds bounds = method.bounds(shape);
   LayerPrediction prediction;

@@ -58,5 +58,8 @@ struct LayerPrediction {
 };
 LayerPrediction predict_layer(const Serving& serving, const LayerClass& layer, const Method& method,
                               std::int64_t context);
+/// What making the layer's state of prompts of that length costs, if the method has a model of it.
+std::optional<StepCost> predict_preparation(const Serving& serving, const LayerClass& layer,
+                                            const Method& method, std::int64_t context);
 
 }  // namespace kvsim

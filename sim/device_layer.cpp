@@ -43,7 +43,12 @@ std::vector<float> of_group(std::span<const float> all, const StepView& view, st
   return {own.begin(), own.end()};
 }
 
-/// The kernel's scores of the group. One that screens blocks leaves NaN where it did not attend.
+/// Whether the kernel chose rows by bounds: then it leaves NaN in the scores of all others.
+bool chose_by_bounds(const LaunchResult& launch) {
+  return !launch.thresholds.empty() || !launch.output.bounds.empty();
+}
+
+/// The kernel's scores of the group, and what it chose rows by.
 Scores dumped_scores(const StepView& view, const LaunchResult& launch) {
   const GpuOutput& output = launch.output;
   Scores scores{view.rows(), {}};
@@ -51,8 +56,8 @@ Scores dumped_scores(const StepView& view, const LaunchResult& launch) {
     const auto head = head_of(output.scores, view, g);
     scores.values.insert(scores.values.end(), head.begin(), head.end());
   }
-  if (launch.thresholds.empty()) return scores;
-  const std::size_t q_heads = launch.thresholds.size();
+  if (!chose_by_bounds(launch)) return scores;
+  const std::size_t q_heads = output.scores.size() / static_cast<std::size_t>(view.rows());
   scores.screening = {of_group(output.bounds, view, q_heads),
                       of_group(launch.thresholds, view, q_heads)};
   return scores;
@@ -63,7 +68,7 @@ bool are_finite(const StepView& view, const Scores& scores, const LaunchResult& 
     const auto head = scores.head(g);
     const auto counts = head_of(launch.output.counts, view, g);
     for (std::size_t row = 0; row < head.size(); ++row) {
-      const bool dumped = launch.thresholds.empty() || counts[row] > 0;
+      const bool dumped = !chose_by_bounds(launch) || counts[row] > 0;
       if (dumped && !std::isfinite(head[row])) return false;
     }
   }
@@ -113,6 +118,7 @@ std::unique_ptr<GpuLayer> upload_layer(const LayerJob& job, const TraceLayer& la
   input.scale = static_cast<float>(info.scale);
   input.logit_cap = static_cast<float>(info.logit_cap);
   input.prompt_tokens = visible_prompt(info, job.prompt_tokens);
+  input.windowed = last.begin > 0;
   return layer_on_gpu(input, job.methods);
 }
 
@@ -129,7 +135,7 @@ GpuLaunch device_launch(const LayerJob& job, const LayerInfo& info, std::size_t 
 
 Selection device_selection(const NamedMethod& method, const StepView& view,
                            const LaunchResult& launch, State* state, const std::string& where) {
-  if (launch.thresholds.empty() && reads_all_rows(*method.method)) {
+  if (!chose_by_bounds(launch) && reads_all_rows(*method.method)) {
     return all_rows(*method.method, view);
   }
   const Scores scores = dumped_scores(view, launch);
@@ -145,7 +151,7 @@ Selection device_selection(const NamedMethod& method, const StepView& view,
         "{}: {}: head {}, row {}: the kernel drew it {} times, its rule {} times from the same "
         "{}",
         where, method.name, view.random.head + static_cast<std::uint32_t>(g), difference->row,
-        difference->dumped, difference->expected, launch.thresholds.empty() ? "scores" : "bounds");
+        difference->dumped, difference->expected, chose_by_bounds(launch) ? "bounds" : "scores");
   }
   return selection;
 }

@@ -4,6 +4,7 @@
 
 #include "sim/decode_study.h"
 #include "sim/layer_replay.h"
+#include "sim/prepare_cost.h"
 #include "sim/summary.h"
 
 namespace kvsim {
@@ -44,14 +45,14 @@ Json energy_json(const CostSum& sum) {
           {"items", items_json(sum)}};
 }
 
-Json prepare_json(const MethodRun& run) {
-  Json json{{"bytes", finite(run.prepare_bytes)}, {"state_bytes", finite(run.state_bytes)}};
-  if (run.state_bytes == 0) {
-    json["predicted_us"] = json_of(exactly(0));
-  } else {
-    json["predicted_us"] = nullptr;
-    json["predicted_us_reason"] = "no model of building this method's state";
-  }
+Json prepare_of(const Replay& replay, const MethodRun& run) {
+  const auto mean_us = [](const CostSum& sum) { return sum.mean(sum.us).value; };
+  Json json = prepare_json({.keeps_state = run.state_bytes > 0,
+                            .bytes = run.prepare_bytes,
+                            .cost = &run.prepare,
+                            .dense_us = mean_us(total_of(replay.dense_layers, 0)),
+                            .method_us = mean_us(total_of(run.layers, 0))});
+  json["state_bytes"] = finite(run.state_bytes);
   return json;
 }
 
@@ -109,7 +110,7 @@ Json method_json(const Replay& replay, std::size_t index, const DocumentOptions&
     accelerators.push_back(accelerator_json(replay.targets[target], total_of(run.layers, target)));
   }
   json["accelerators"] = std::move(accelerators);
-  json["prepare"] = prepare_json(run);
+  json["prepare"] = prepare_of(replay, run);
   add_decode_step(replay, index, options, json);
   json["by_layer"] = by_layer_json(replay, run);
   return json;

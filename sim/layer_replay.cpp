@@ -234,6 +234,22 @@ GpuLaunch LayerReplay::launch(std::size_t method, std::size_t repeat, std::size_
   return result;
 }
 
+void LayerReplay::keep_on_gpu(GpuLayer& gpu, const std::vector<States>& states) const {
+  for (std::size_t m = 0; m < job_.methods.size(); ++m) {
+    std::vector<const State*> own;
+    for (const States& head : states) own.push_back(head[m].get());
+    if (own[0] != nullptr) gpu.keep_states(m, own);
+  }
+}
+
+/// Those that gave thresholds have seen all steps.
+void LayerReplay::grow_others(States& states, std::int64_t step, int kv_head) const {
+  const CacheView grown = cache_of_layer(layer_, kv_head, job_.prompt_tokens + step + 1);
+  for (std::size_t m = 0; m < states.size(); ++m) {
+    if (states[m] && thresholds_[m].empty()) job_.methods[m].method->append(*states[m], grown);
+  }
+}
+
 /// While one launch's selection is checked, the next one runs. Repeats share states, which no
 /// kernel's selection changes.
 void LayerReplay::replay_on_gpu(GpuLayer& gpu, int threads,
@@ -249,6 +265,7 @@ void LayerReplay::replay_on_gpu(GpuLayer& gpu, int threads,
   };
   std::vector<States> states(kv_heads_);
   for_heads([&](int head) { states[static_cast<std::size_t>(head)] = prepare(head, 1); });
+  keep_on_gpu(gpu, states);
   find_thresholds(states, threads);
   std::vector<std::unique_ptr<GroupStep>> groups(kv_heads_);
   gpu.enqueue(launch_number(0));
@@ -257,7 +274,9 @@ void LayerReplay::replay_on_gpu(GpuLayer& gpu, int threads,
     const std::int64_t step = job_.steps[i / runs];
     if (i % runs == 0) {
       for_heads([&](int head) {
-        groups[static_cast<std::size_t>(head)] = std::make_unique<GroupStep>(*this, step, head);
+        const auto h = static_cast<std::size_t>(head);
+        groups[h] = std::make_unique<GroupStep>(*this, step, head);
+        grow_others(states[h], step, head);
       });
     }
     const GpuOutput output = gpu.take();

@@ -84,6 +84,8 @@ class LayerReplay {
   void replay_on_cpu(int threads, const std::function<void(std::int64_t)>& done);
   void replay_group(std::size_t step, int kv_head, States& states);
   void replay_on_gpu(GpuLayer& gpu, int threads, const std::function<void(std::int64_t)>& done);
+  void keep_on_gpu(GpuLayer& gpu, const std::vector<States>& states) const;
+  void grow_others(States& states, std::int64_t step, int kv_head) const;
   /// Of all launches, while states go through the steps up to the last one.
   void find_thresholds(std::vector<States>& states, int threads);
   GpuLaunch launch(std::size_t method, std::size_t repeat, std::size_t step) const;

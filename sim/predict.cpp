@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "sim/decode_study.h"
+#include "sim/prepare_cost.h"
 
 namespace kvsim {
 namespace {
@@ -16,6 +17,8 @@ struct WholeModel {
   Estimate attention_us = exactly(0, Source::kSpec);  // with the bounds' width, unlike sum.us
   Estimate total_pj = exactly(0, Source::kSpec);
   Json layers = Json::array();
+  CostSum prepare;  // of the method's state; no steps: no model
+  bool keeps_state = false;
 };
 
 Json layer_json(const LayerClass& layer, const LayerPrediction& prediction) {
@@ -43,11 +46,23 @@ WholeModel predict_model(const Serving& serving, const Method& method,
   for (const LayerClass& layer : classify_layers(serving.llm, measured)) {
     const LayerPrediction prediction = predict_layer(serving, layer, method, context);
     for (int i = 0; i < layer.layers; ++i) model.sum.add(prediction.cost, prediction.dense_bytes);
+    model.keeps_state = model.keeps_state || prediction.statistics.state_bytes_read > 0;
+    const auto prepared = predict_preparation(serving, layer, method, context);
+    for (int i = 0; prepared && i < layer.layers; ++i) model.prepare.add(*prepared, 0);
     model.attention_us += prediction.attention_us * layer.layers;
     model.total_pj += prediction.total_pj * layer.layers;
     model.layers.push_back(layer_json(layer, prediction));
   }
   return model;
+}
+
+/// Of the mean layer.
+Json prepare_of(const WholeModel& model, const WholeModel& dense, double layers) {
+  return prepare_json({.keeps_state = model.keeps_state,
+                       .bytes = model.prepare.mean(model.prepare.dram_bytes()),
+                       .cost = &model.prepare,
+                       .dense_us = dense.attention_us.value / layers,
+                       .method_us = model.attention_us.value / layers});
 }
 
 Json method_json(const PredictOptions& options, const std::string& spec, const NamedMethod& dense) {
@@ -57,6 +72,7 @@ Json method_json(const PredictOptions& options, const std::string& spec, const N
                                                   ? options.statistics->layers_if_needed(method)
                                                   : std::vector<MeasuredLayer>{};
   const WholeModel model = predict_model(serving, *method.method, measured, options.context);
+  const WholeModel dense_model = predict_model(serving, *dense.method, {}, options.context);
   const double layers = options.llm.layers;
   const DecodeStudy study{serving, dense, method, {}, measured};
   return {
@@ -71,6 +87,7 @@ Json method_json(const PredictOptions& options, const std::string& spec, const N
         {"terms", terms_json(model.sum)}}},
       {"energy",
        {{"total_pj", json_of(model.total_pj * (1 / layers))}, {"items", items_json(model.sum)}}},
+      {"prepare", prepare_of(model, dense_model, layers)},
       {"decode_step", decode_step_json(study, options.context, false)},
       {"layers", model.layers}};
 }

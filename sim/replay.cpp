@@ -14,6 +14,7 @@
 #include "sim/device_layer.h"
 #include "sim/layer_cost.h"
 #include "sim/layer_replay.h"
+#include "sim/prepare_cost.h"
 #include "traces/trace_file.h"
 
 namespace kvsim {
@@ -88,7 +89,14 @@ void add_prepare(const LayerJob& job, const LayerInfo& info, const LayerReplay& 
     if (state_bytes == 0) continue;
     const Shape shape =
         shape_on(target, head_shape(info), {&job.prompt_tokens, 1}, job.prompt_tokens);
-    result.runs[method].prepare_bytes += dense_bytes(shape, head_shape(info).latent);
+    const auto cost = prepare_cost(result.methods[method].method->implementation(), shape, target);
+    if (cost) {
+      result.runs[method].prepare.add(*cost, 0);
+      result.runs[method].prepare_bytes +=
+          cost->traffic.dram_read_bytes + cost->traffic.dram_write_bytes;
+    } else {
+      result.runs[method].prepare_bytes += dense_bytes(shape, head_shape(info).latent);
+    }
   }
 }
 

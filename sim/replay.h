@@ -80,8 +80,9 @@ struct MethodRun {
   std::map<int, LayerCosts> layers;  // by layer
   std::map<int, BiasSums> bias;      // by layer; without heads for one seed
   std::map<int, MeasuredSum> times;  // by layer, if measured
-  double prepare_bytes = 0;          // prompt K and V read to build states, mean per layer
+  double prepare_bytes = 0;          // moved to make states of the prompt, mean per layer
   double state_bytes = 0;            // mean per layer
+  CostSum prepare;                   // of making them, by layer; no steps: there is no model
   std::vector<std::string> notes;    // of the states, each text once
 };
 

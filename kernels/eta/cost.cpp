@@ -18,6 +18,7 @@ class Cost : public Implementation {
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
     return published_ ? published(shape, s, limits) : ours(shape, s, limits);
   }
+  std::optional<Preparation> preparation(const Shape& shape, const DeviceLimits&) const override;
 
  private:
   Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
@@ -107,6 +108,26 @@ Work Cost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& lim
   count(stage, shape, s);
   finish_output(work, shape, plan, {Boundary::kTeamExchange, exchanged_row_bytes(shape, true)});
   return work;
+}
+
+/// One launch (build_records.cu): K is read once, records are written. Of a key's spread only the
+/// distance to the mean and a comparison count. What thresholds cost to find is left out.
+std::optional<Preparation> Cost::preparation(const Shape& shape, const DeviceLimits&) const {
+  if (block_ == 1) return std::nullopt;  // tokens by their scores: there are no records
+  double blocks = 0;
+  for (const std::int64_t context : shape.contexts) {
+    blocks += static_cast<double>(full_blocks(context)) * shape.kv_heads;
+  }
+  const double keys = blocks * block_;
+  const double d = shape.head_dim;
+  Work work;
+  Stage& stage = work.add_stage("build_records", Boundary::kKernelLaunch);
+  stage.read(Tensor::kK, shape.k_row_bytes(), keys, keys);
+  stage.count(Op::kMultiply, Phase::kSelect, keys * d);
+  stage.count(Op::kAdd, Phase::kSelect, keys * (3 * d - 1));
+  stage.count(Op::kCompare, Phase::kSelect, keys * (d + 1));
+  stage.write(Tensor::kMetadata, static_cast<double>(record_bytes(shape.head_dim)), blocks);
+  return Preparation{work, work, work};
 }
 
 /// One CTA to a sequence, KV head and chunk (algorithm 4). It takes its blocks in order and has

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "kernels/device/buffer.cuh"
@@ -13,78 +12,15 @@
 #include "kernels/measure/gpu_layer.h"
 #include "kernels/measure/graph_timer.cuh"
 #include "kernels/measure/kv_copies.cuh"
+#include "kernels/measure/pinned.cuh"
 #include "kernels/measure/statistics.h"
 
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kStagedBytes = std::size_t{16} << 20;  // of one copy to the GPU
-constexpr std::size_t kSlots = 2;                            // launches under way
+constexpr std::size_t kSlots = 2;  // launches under way
 constexpr int kTimedRounds = 15;
 constexpr std::size_t kMostTimedSteps = 256;
-
-/// Host memory that the GPU copies from and to by itself.
-template <typename T>
-class PinnedBuffer {
- public:
-  explicit PinnedBuffer(std::size_t count) : count_(count) {
-    check_cuda(cudaMallocHost(reinterpret_cast<void**>(&data_), count * sizeof(T)),
-               "pinned memory");
-  }
-  ~PinnedBuffer() { cudaFreeHost(data_); }
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
-
-  T* data() const { return data_; }
-  std::span<const T> first(std::size_t count) const { return {data_, count}; }
-
- private:
-  T* data_ = nullptr;
-  std::size_t count_ = 0;
-};
-
-class Event {
- public:
-  Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event"); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-
-  void record(const Stream& stream) const {
-    check_cuda(cudaEventRecord(event_, stream.get()), "event");
-  }
-  void wait() const { check_cuda(cudaEventSynchronize(event_), "running kernels"); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-/// Copies pageable memory through two pinned pieces: one is filled while the other is under way.
-class Uploader {
- public:
-  void upload(const std::byte* from, std::byte* to, std::size_t bytes) {
-    for (std::size_t begin = 0; begin < bytes; begin += kStagedBytes) {
-      Piece& piece = pieces_[next_++ % pieces_.size()];
-      const std::size_t count = std::min(kStagedBytes, bytes - begin);
-      piece.copied.wait();  // at once if it was never recorded
-      std::memcpy(piece.memory.data(), from + begin, count);
-      check_cuda(cudaMemcpyAsync(to + begin, piece.memory.data(), count, cudaMemcpyHostToDevice,
-                                 stream_.get()),
-                 "upload");
-      piece.copied.record(stream_);
-    }
-  }
-  void finish() const { stream_.synchronize(); }
-
- private:
-  struct Piece {
-    PinnedBuffer<std::byte> memory{kStagedBytes};
-    Event copied;
-  };
-  Stream stream_;
-  std::array<Piece, 2> pieces_;
-  std::size_t next_ = 0;
-};
 
 /// What a launch reads of its own and where it writes, on the GPU and, once it is done, on the
 /// host.
@@ -134,17 +70,17 @@ struct TimedSteps {
   std::size_t stride;
 };
 
-/// What timed calls of a method that screens blocks read beside K and V.
+/// What timed calls of a method that keeps something read beside K and V.
 struct TimedScreening {
   std::vector<DeviceBuffer<std::byte>> prepared;  // of each copy
-  DeviceBuffer<float> thresholds;                 // [steps, q_heads]
+  DeviceBuffer<float> thresholds;                 // [steps, q_heads], of one that screens blocks
 };
 
 struct MethodOnGpu {
   std::unique_ptr<Kernel> kernel;
   DeviceBuffer<std::byte> workspace;
   FeatureCopy features = {};              // for kernels that want one: of a launch's rows
-  DeviceBuffer<std::byte> prepared = {};  // by kernels that screen blocks: of a launch's rows
+  DeviceBuffer<std::byte> prepared = {};  // of a launch's rows, or from states, once
 };
 
 class LayerOnGpu : public GpuLayer {
@@ -152,6 +88,7 @@ class LayerOnGpu : public GpuLayer {
   LayerOnGpu(const GpuLayerInput& input, std::span<const NamedMethod> methods);
   ~LayerOnGpu() override;
 
+  void keep_states(std::size_t method, std::span<const State* const> states) override;
   void enqueue(const GpuLaunch& launch) override;
   GpuOutput take() override;
   std::vector<Estimate> times(const GpuLaunch& launch, std::span<const std::int64_t> steps,
@@ -167,6 +104,9 @@ class LayerOnGpu : public GpuLayer {
   }
   std::size_t outputs() const { return query_bytes() / 2; }
 
+  void finish_uploads() {
+    if (!std::exchange(uploaded_, true)) uploader_.finish();
+  }
   DeviceStep step_of(const GpuLaunch& launch) const;
   DeviceStep step_of(const GpuLaunch& launch, const TimedCopy& copy) const;
   void add_method(const NamedMethod& method);
@@ -176,11 +116,16 @@ class LayerOnGpu : public GpuLayer {
   /// Grows the method's workspace to what the step takes.
   void reserve(MethodOnGpu& method, const DeviceStep& step) const;
   void upload_all();
-  /// Prepares the rows of a step for a kernel that screens their blocks.
+  /// Rows that what a kernel keeps has room for: with states those of the prompt.
+  std::int64_t prepared_rows(const Kernel& kernel) const {
+    return kernel.wants_states() ? input_.prompt_tokens : input_.most_rows;
+  }
+  /// Points a step to what its kernel keeps; makes it of the step's rows if it is not from states.
   void prepare(const Kernel& kernel, DeviceStep& step, std::byte* prepared) const;
-  void attach_screening(const MethodOnGpu& method, const GpuLaunch& launch, Slot& slot,
-                        DeviceStep& step) const;
-  /// For times(): the K or V of another copy; and what the copies' kernels want of K.
+  void attach_bounds(const MethodOnGpu& method, Slot& slot, DeviceStep& step) const;
+  void attach_thresholds(const MethodOnGpu& method, const GpuLaunch& launch, Slot& slot,
+                         DeviceStep& step) const;
+  /// For times(): another copy of K, V or what is kept; and what the copies' kernels want of K.
   const std::byte* add_copy(std::vector<DeviceBuffer<std::byte>>& owned,
                             const DeviceBuffer<std::byte>& original) const;
   std::vector<FeatureCopy> add_feature_copies(const GpuLaunch& launch,
@@ -217,8 +162,10 @@ LayerOnGpu::LayerOnGpu(const GpuLayerInput& input, std::span<const NamedMethod> 
   const std::size_t dumped = heads * static_cast<std::size_t>(input.most_rows);
   std::size_t bounds = 1;  // so that a step without blocks still has somewhere to point
   for (const MethodOnGpu& method : methods_) {
-    const int block = method.kernel->screened_block();
-    if (block > 0) bounds = std::max(bounds, dumped / static_cast<std::size_t>(block));
+    const auto index = static_cast<std::size_t>(&method - methods_.data());
+    const DeviceStep longest = step_of({index, 0, {0, input_.most_rows}, {}});
+    const std::int64_t stride = method.kernel->bound_stride(longest);
+    bounds = std::max(bounds, heads * static_cast<std::size_t>(stride));
   }
   for (auto& slot : slots_) slot = std::make_unique<Slot>(outputs(), dumped, heads, bounds);
   upload_all();
@@ -228,18 +175,19 @@ LayerOnGpu::LayerOnGpu(const GpuLayerInput& input, std::span<const NamedMethod> 
 LayerOnGpu::~LayerOnGpu() { cudaDeviceSynchronize(); }
 
 void LayerOnGpu::add_method(const NamedMethod& method) {
-  MethodOnGpu result{kernel_registry().at(method.name).make(method.parameters), {}};
-  const DeviceStep longest = step_of({0, 0, {0, input_.most_rows}, {}});
+  methods_.push_back({kernel_registry().at(method.name).make(method.parameters), {}});
+  MethodOnGpu& result = methods_.back();
+  const DeviceStep longest = step_of({methods_.size() - 1, 0, {0, input_.most_rows}, {}});
   const std::string refusal = result.kernel->refusal(longest, limits_);
   if (!refusal.empty()) fail<RuntimeError>("{}: {}: {}", input_.where, method.name, refusal);
-  if (result.kernel->wants_states()) {
-    fail<RuntimeError>("{}: {}: replays do not upload its state yet; `kvsim measure` does",
-                       input_.where, method.name);
+  if (result.kernel->wants_states() && input_.windowed) {
+    fail<RuntimeError>(
+        "{}: {}: the layer has a window, which its rule attends to densely and its kernel cannot",
+        input_.where, method.name);
   }
   reserve(result, longest);
   if (result.kernel->wants_features()) result.features = features_for_steps();
   result.prepared = DeviceBuffer<std::byte>(result.kernel->prepared_bytes(longest));
-  methods_.push_back(std::move(result));
 }
 
 void LayerOnGpu::reserve(MethodOnGpu& method, const DeviceStep& step) const {
@@ -276,7 +224,7 @@ DeviceStep LayerOnGpu::step_of(const GpuLaunch& launch) const {
   step.prompt_tokens = input_.prompt_tokens;
   step.random = launch.random;
   step.output_type = ElementType::kFloat32;
-  step.prepared_rows = input_.most_rows;
+  step.prepared_rows = prepared_rows(*methods_[launch.method].kernel);
   return step;
 }
 
@@ -289,18 +237,34 @@ DeviceStep LayerOnGpu::step_of(const GpuLaunch& launch, const TimedCopy& copy) c
   return step;
 }
 
+void LayerOnGpu::keep_states(std::size_t method, std::span<const State* const> states) {
+  const MethodOnGpu& own = methods_[method];
+  if (!own.kernel->wants_states()) return;
+  finish_uploads();
+  const DeviceStep step = step_of({method, 0, {0, input_.most_rows}, {}});
+  own.kernel->upload_states(step, states, own.prepared.data(), stream_.get());
+}
+
 /// All of them anew: those of a window begin at another row in every step.
 void LayerOnGpu::prepare(const Kernel& kernel, DeviceStep& step, std::byte* prepared) const {
-  kernel.prepare(step, step.contexts[0], prepared, stream_.get());
+  if (!kernel.wants_states()) kernel.prepare(step, step.contexts[0], prepared, stream_.get());
   step.prepared = prepared;
 }
 
-/// Uploads a launch's thresholds, and gives it room for bounds.
-void LayerOnGpu::attach_screening(const MethodOnGpu& method, const GpuLaunch& launch, Slot& slot,
-                                  DeviceStep& step) const {
+/// Gives a launch room for what it dumps beside scores. Blocks count as far as they are full.
+void LayerOnGpu::attach_bounds(const MethodOnGpu& method, Slot& slot, DeviceStep& step) const {
   const int block = method.kernel->screened_block();
-  slot.bounded = 0;
-  if (block == 0) return;
+  step.bound_stride = block > 0 ? step.contexts[0] / block : method.kernel->bound_stride(step);
+  slot.bounded = static_cast<std::size_t>(input_.q_heads * step.bound_stride);
+  if (slot.bounded == 0) return;
+  step.bounds = slot.bounds.data();
+  check_cuda(cudaMemsetAsync(slot.bounds.data(), 0xFF, 4 * slot.bounded, stream_.get()),
+             "poisoning bounds");
+}
+
+void LayerOnGpu::attach_thresholds(const MethodOnGpu& method, const GpuLaunch& launch, Slot& slot,
+                                   DeviceStep& step) const {
+  if (method.kernel->screened_block() == 0) return;
   const auto heads = static_cast<std::size_t>(input_.q_heads);
   KVSIM_CHECK(launch.thresholds.size() == heads);
   std::copy(launch.thresholds.begin(), launch.thresholds.end(), slot.host_thresholds.data());
@@ -308,16 +272,11 @@ void LayerOnGpu::attach_screening(const MethodOnGpu& method, const GpuLaunch& la
                              cudaMemcpyHostToDevice, stream_.get()),
              "uploading thresholds");
   step.thresholds = slot.thresholds.data();
-  step.bounds = slot.bounds.data();
-  step.bound_stride = step.contexts[0] / block;
-  slot.bounded = heads * static_cast<std::size_t>(step.bound_stride);
-  check_cuda(cudaMemsetAsync(slot.bounds.data(), 0xFF, 4 * slot.bounded, stream_.get()),
-             "poisoning bounds");
 }
 
 void LayerOnGpu::enqueue(const GpuLaunch& launch) {
   KVSIM_CHECK(enqueued_ - taken_ < kSlots);
-  if (!std::exchange(uploaded_, true)) uploader_.finish();
+  finish_uploads();
   Slot& slot = *slots_[enqueued_++ % kSlots];
   MethodOnGpu& method = methods_[launch.method];
   DeviceStep step = step_of(launch);
@@ -337,7 +296,8 @@ void LayerOnGpu::enqueue(const GpuLaunch& launch) {
   fill(method.workspace.data(), 0, method.workspace.size());
   if (method.kernel->wants_features()) method.features.fill(step, stream_.get());
   if (method.prepared.size() > 0) prepare(*method.kernel, step, method.prepared.data());
-  attach_screening(method, launch, slot, step);
+  attach_bounds(method, slot, step);
+  attach_thresholds(method, launch, slot, step);
   method.kernel->launch(step, limits_, method.workspace.data(), stream_.get());
   const auto fetch = [&](void* to, const void* from, std::size_t count) {
     check_cuda(cudaMemcpyAsync(to, from, 4 * count, cudaMemcpyDeviceToHost, stream_.get()),
@@ -358,17 +318,22 @@ GpuOutput LayerOnGpu::take() {
           slot.host_counts.first(slot.dumped), slot.host_bounds.first(slot.bounded)};
 }
 
-/// Nothing of a method that screens no blocks.
+/// Nothing of a method that keeps nothing. What is from states has its own K and V: it is copied.
 TimedScreening LayerOnGpu::screening_of(const MethodOnGpu& method, const GpuLaunch& launch,
                                         std::span<const TimedCopy> copies,
                                         std::span<const float> thresholds) const {
   TimedScreening result;
-  if (method.kernel->screened_block() == 0) return result;
+  if (method.prepared.size() == 0) return result;
   for (const TimedCopy& copy : copies) {
     DeviceStep step = step_of(launch, copy);
+    if (method.kernel->wants_states()) {
+      add_copy(result.prepared, method.prepared);
+      continue;
+    }
     result.prepared.emplace_back(method.prepared.size());
     prepare(*method.kernel, step, result.prepared.back().data());
   }
+  if (thresholds.empty()) return result;
   result.thresholds = DeviceBuffer<float>(thresholds.size());
   check_cuda(cudaMemcpyAsync(result.thresholds.data(), thresholds.data(), thresholds.size_bytes(),
                              cudaMemcpyHostToDevice, stream_.get()),
@@ -394,6 +359,8 @@ CallGraph LayerOnGpu::graph_of(MethodOnGpu& method, const GpuLaunch& launch,
     DeviceStep step = step_of(own, copies[call % count]);
     if (!screening.prepared.empty()) {
       step.prepared = screening.prepared[call % count].data();
+    }
+    if (screening.thresholds.size() > 0) {
       step.thresholds =
           screening.thresholds.data() + index * static_cast<std::size_t>(input_.q_heads);
     }
@@ -408,7 +375,7 @@ const std::byte* LayerOnGpu::add_copy(std::vector<DeviceBuffer<std::byte>>& owne
   owned.emplace_back(original.size());
   check_cuda(cudaMemcpyAsync(owned.back().data(), original.data(), original.size(),
                              cudaMemcpyDeviceToDevice, stream_.get()),
-             "copying K and V");
+             "copying device memory");
   return owned.back().data();
 }
 
@@ -432,12 +399,15 @@ std::vector<Estimate> LayerOnGpu::times(const GpuLaunch& launch,
                                         std::span<const std::int64_t> steps,
                                         const StepThresholds& thresholds, bool cold) {
   KVSIM_CHECK(taken_ == enqueued_ && !steps.empty() && thresholds.size() == methods_.size());
-  if (!std::exchange(uploaded_, true)) uploader_.finish();
+  finish_uploads();
   const double read = static_cast<double>(kv_bytes()) / static_cast<double>(input_.tokens) *
                       static_cast<double>(launch.rows.end - launch.rows.begin);
-  // K, V, and as much as K again for what a kernel keeps beside them.
-  const double stored = 3.0 * static_cast<double>(kv_bytes());
-  const int count = cold ? cold_copies(read, stored, limits_.l2_bytes) : 1;
+  const bool packed = std::ranges::any_of(
+      methods_, [](const MethodOnGpu& method) { return method.kernel->wants_states(); });
+  // K, V, and as much as K again for what a kernel keeps beside them; a packed cache is K, V and
+  // leaders once more, of which a step may read no more than the leaders, a quarter of K.
+  const double stored = (packed ? 6.0 : 3.0) * static_cast<double>(kv_bytes());
+  const int count = cold ? cold_copies(packed ? read / 4 : read, stored, limits_.l2_bytes) : 1;
   std::vector<DeviceBuffer<std::byte>> owned;
   std::vector<TimedCopy> copies{{k_.data(), v_.data()}};
   for (int i = 1; i < count; ++i) {

@@ -32,6 +32,7 @@ struct GpuLayerInput {
   float scale = 1;
   float logit_cap = 0;             // 0 = none
   std::int64_t prompt_tokens = 0;  // fixes tile widths
+  bool windowed = false;           // some step does not see the first rows
 };
 
 /// One step under one method.
@@ -52,7 +53,7 @@ struct GpuOutput {
   std::span<const float> output;          // [q_heads, head_dim]
   std::span<const float> scores;          // [q_heads, rows]; NaN where the kernel dumps none
   std::span<const std::uint32_t> counts;  // [q_heads, rows]: how often each was drawn
-  std::span<const float> bounds = {};     // [q_heads, full blocks], if the method screens them
+  std::span<const float> bounds = {};     // [q_heads, …]: what the kernel dumps beside them
 };
 
 /// A layer whose K, V and q are on the GPU or on their way.
@@ -60,6 +61,9 @@ class GpuLayer {
  public:
   virtual ~GpuLayer() = default;
 
+  /// What a method keeps of the prompt, of every KV head; before its first launch. Uploaded if its
+  /// kernel wants it, once: repeats share it.
+  virtual void keep_states(std::size_t method, std::span<const State* const> states) = 0;
   /// Starts a launch and returns. At most two may be under way; `take` waits for the older one.
   virtual void enqueue(const GpuLaunch& launch) = 0;
   virtual GpuOutput take() = 0;

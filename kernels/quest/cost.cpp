@@ -35,6 +35,7 @@ class Cost : public Implementation {
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
     return published_ ? published(shape, s, limits) : ours(shape, s, limits);
   }
+  std::optional<Preparation> preparation(const Shape& shape, const DeviceLimits&) const override;
 
  private:
   Work ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const;
@@ -145,6 +146,21 @@ Work Cost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& lim
   count_attention(*attend, shape, s);
   finish_output(work, shape, plan, {Boundary::kTeamExchange, exchanged_row_bytes(shape, true)});
   return work;
+}
+
+/// One launch, planned: K is read once, records are written.
+std::optional<Preparation> Cost::preparation(const Shape& shape, const DeviceLimits&) const {
+  const double keys = shape.total_context() * shape.kv_heads;
+  double pages = 0;
+  for (const std::int64_t context : shape.contexts) {
+    pages += static_cast<double>(plan_pages(context, rule_).pages) * shape.kv_heads;
+  }
+  Work work;
+  Stage& stage = work.add_stage("build_records", Boundary::kKernelLaunch);
+  stage.read(Tensor::kK, shape.k_row_bytes(), keys, keys, RowSet::kAll);
+  stage.count(Op::kCompare, Phase::kSelect, 2.0 * shape.head_dim * keys);
+  stage.write(Tensor::kMetadata, record_size(shape), pages);
+  return Preparation{work, work, work};
 }
 
 /// CTAs of kThreads that fit into an SM; by shared memory and threads, registers are not known.

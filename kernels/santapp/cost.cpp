@@ -3,14 +3,20 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/santapp/cycles.h"
+#include "kernels/santapp/preparation.h"
 #include "kernels/santapp/table.h"
+#include "kernels/santapp/team_plan.h"
 #include "kernels/split_plan.h"
 
 namespace kvsim::santapp {
 namespace {
 
-/// Prompt tokens whose teams a CTA takes at once.
+/// `published`: prompt tokens whose teams a CTA takes at once, as is assumed.
 constexpr SplitUnit kUnit{256, 1};
+
+/// A candidate as CTAs tell it to each other (lists.cuh).
+constexpr double kCandidateBytes = 8;
 
 /// A drawn team as launches hand it on: its number, φ, and what its weight is divided by.
 constexpr double kDrawnBytes = 12;
@@ -35,6 +41,10 @@ class Cost : public Implementation {
 
   Work work(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const override {
     return settings_.published ? published(shape, s, limits) : ours(shape, s, limits);
+  }
+  std::optional<Preparation> preparation(const Shape& shape,
+                                         const DeviceLimits& limits) const override {
+    return prepare_teams(shape, settings_, limits);
   }
 
  private:
@@ -77,38 +87,128 @@ void Cost::count_draw(Stage& stage, const TeamCounts& teams) const {
   stage.count(Op::kExp, Phase::kSelect, 3 * teams.drawn);
 }
 
-/// Members lie team by team, so that a team is one run of bytes; the suffix is one run of rows.
-void attend(Stage& stage, const Shape& shape, const Statistics& s, const TeamCounts& teams) {
-  const double run = teams.in_union > 0 ? std::max(1.0, s.v_rows / teams.in_union) : 1;
-  stage.read(Tensor::kK, run * shape.k_row_bytes(), s.k_rows / run, s.k_requests / run,
-             RowSet::kKRows);
-  stage.read(Tensor::kV, run * shape.v_row_bytes(), s.v_rows / run, s.v_requests / run,
-             RowSet::kVRows);
+/// Members lie team by team, so that a team is one run of bytes; all teams are one run of each
+/// (sequence, KV head). The suffix is one run of the cache's rows.
+void attend(Stage& stage, const Shape& shape, const Statistics& s, const TeamCounts& teams,
+            double suffix) {
+  const auto read = [&](Tensor tensor, double row_bytes, double rows, double requests) {
+    const double groups = shape.batch() * shape.kv_heads;
+    const double drawn = std::max(0.0, rows - suffix);
+    const double run = std::max(1.0, drawn / (teams.all ? groups : std::max(1.0, teams.in_union)));
+    const double share = rows > 0 ? drawn / rows : 0;  // of the requests, too
+    stage.read(tensor, run * row_bytes, drawn / run, requests * share / run);
+    const double tail = std::max(1.0, suffix / groups);
+    stage.read(tensor, tail * row_bytes, (rows - drawn) / tail, requests * (1 - share) / tail);
+  };
+  read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests);
+  read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests);
   count_scores(stage, shape, s.k_requests);
   if (!teams.all) stage.count(Op::kAdd, Phase::kSoftmax, s.v_requests);  // - ln c
   count_weighted_values(stage, shape, s.v_requests);
 }
 
-/// One launch, planned: no kernel does it yet. CTAs score their own teams' leaders, tell each other
-/// what the threshold depends on, and attend to those of their teams that are drawn.
+namespace cycles = santapp_cycles;
+
+/// A head's search among `candidates`, 256 of which a warp has in registers.
+double search_cycles(double candidates) {
+  const double more = std::max(0.0, std::ceil(candidates / 32) - 8);
+  return cycles::kSearchSteps * (cycles::kStep + cycles::kMore * more);
+}
+
+/// Leaders, until the CTA has named its last tile's candidates. Where its members begin is loaded
+/// unit by unit. The first tile's noise is drawn while its leaders come.
+void pace_routing(Stage& stage, const TeamPlan& plan, bool all) {
+  const double name = all ? 0 : plan.heads_of_warp * (cycles::kName + search_cycles(0));
+  const double noise = all ? 0 : plan.heads_of_warp * cycles::kNoise;
+  const double scores = cycles::kScore * kTileUnits / plan.cta.warps;
+  stage.load_rounds = plan.units_of_warp();
+  stage.load_warps = plan.cta.warps;
+  const auto before = static_cast<double>(plan.tiles.tiles_per_cta - 1);
+  stage.round_cycles =
+      (before * (noise + scores + name) + scores - cycles::kScore) / stage.load_rounds;
+  stage.chain_cycles = cycles::kScore + name;
+}
+
+/// Every CTA reads all candidates of its heads, some heads at a time, then finds thresholds and
+/// marks what its own tiles have of the drawn teams.
+void pace_thresholds(Stage& stage, const Shape& shape, const TeamPlan& plan) {
+  const double count = plan.candidates();
+  const double at_once = std::max(
+      1.0, std::min<double>(shape.group(), std::floor(plan.cta.front_bytes / (8 * count))));
+  const double passes = std::ceil(shape.group() / at_once);
+  const double trips = passes * std::ceil(at_once * count / 2 / plan.threads());
+  stage.cache_trips = std::max(0.0, trips - stage.boundaries);  // the exchange is the first
+  const double own = static_cast<double>(plan.tiles.tiles_per_cta * plan.list);
+  const double head = cycles::kFind + search_cycles(count) + std::ceil(own / 32) * cycles::kMark;
+  stage.chain_cycles += passes * std::ceil(at_once / plan.cta.warps) * head;
+}
+
+/// Rows of the CTA with the most: all rows are dealt out in turn; drawn teams stay where they were
+/// scored, as if each of the union had fallen on a CTA at random, of which the one with the most
+/// has about m + sqrt(2 m ln n), m on average. Its loads are few, and wait for latency.
+void pace_members(Stage& stage, const Statistics& s, const TeamCounts& teams,
+                  const TeamPlan& plan) {
+  const double ctas = plan.ctas();
+  const double mean = teams.in_union / ctas;
+  const double most =
+      std::min(teams.in_union, mean + std::sqrt(2 * mean * std::log(std::max(1.0, ctas))));
+  const double drawn = std::max(0.0, s.v_rows - plan.suffix_rows);
+  const double rows = teams.all ? drawn / ctas : most * drawn / std::max(1.0, teams.in_union);
+  const double exact = std::ceil(plan.suffix_rows / ctas);
+  const double units =
+      std::ceil(rows / device::kUnitTokens) + std::ceil(exact / device::kUnitTokens);
+  const double own = std::max(1.0, std::ceil(units / plan.cta.warps));  // of a warp
+  const double listed = std::max(1.0, std::ceil(units * device::kUnitTokens / kRowsListed));
+  stage.load_rounds = std::ceil(own / (plan.cta.stages / 2));
+  stage.load_warps = plan.cta.warps;
+  stage.round_cycles = cycles::kAttend * (own - 1) / stage.load_rounds;
+  const double scans =
+      teams.all
+          ? 0
+          : std::ceil(static_cast<double>(plan.tiles.tiles_per_cta) * kTileTeams / plan.threads());
+  stage.chain_cycles += cycles::kAttend + listed * (scans * cycles::kList +
+                                                    kRowsListed / plan.threads() * cycles::kExact);
+}
+
+/// What CTAs keep of their tiles, if it has no room in shared memory: weights are read again to
+/// name candidates, the rest to list rows.
+void keep_stash(Stage& route, Stage& members, const Shape& shape, const TeamPlan& plan) {
+  if (plan.stash_on_chip) return;
+  const double teams = plan.ctas() * static_cast<double>(plan.tiles.tiles_per_cta) * kTileTeams;
+  route.write(Tensor::kStash, 4, teams * (shape.group() + 3));
+  route.read(Tensor::kStash, 4, teams * shape.group(), teams * shape.group());
+  members.read(Tensor::kStash, 4, teams * (shape.group() + 3), teams * (shape.group() + 3));
+}
+
+/// One launch (kernel.cu), cooperative where a (sequence, KV head) has several CTAs. Left out: the
+/// digits' rounds where a tile named too few candidates.
 Work Cost::ours(const Shape& shape, const Statistics& s, const DeviceLimits& limits) const {
   const TeamCounts teams(shape, s);
-  const SplitPlan plan = plan_splits(shape, limits, kUnit);
+  const TeamPlan plan(shape, settings_, limits);
   Work work;
   Stage& route = work.add_stage("route", Boundary::kKernelLaunch);
-  route.launch = plan.launch;
-  route.imbalance = plan.imbalance;
-  route.dependent_trips = 1;  // queries, then leaders
+  route.launch = plan.split.launch;
+  route.imbalance = plan.split.imbalance;
   read_query(route, shape);
   read_records(route, shape, s);
   count_routing(route, shape, teams);
   count_draw(route, teams);
+  pace_routing(route, plan, teams.all);
 
   Stage& members = work.add_stage("attend", Boundary::kTeamExchange);
-  members.boundaries = plan.waits;
-  members.launch = plan.launch;
-  attend(members, shape, s, teams);
-  finish_output(work, shape, plan, {Boundary::kTeamExchange, exchanged_row_bytes(shape, true)});
+  members.boundaries = teams.all ? 0 : plan.split.waits;
+  members.launch = plan.split.launch;
+  keep_stash(route, members, shape, plan);
+  if (!teams.all) {
+    const double named = plan.candidates() * query_heads(shape);
+    route.write(Tensor::kStash, kCandidateBytes, named);
+    members.read(Tensor::kStash, kCandidateBytes, named, named * plan.split.ctas_per_team);
+    pace_thresholds(members, shape, plan);
+  }
+  pace_members(members, s, teams, plan);
+  attend(members, shape, s, teams, plan.suffix_rows);
+  finish_output(work, shape, plan.split,
+                {Boundary::kTeamExchange, exchanged_row_bytes(shape, true)});
   return work;
 }
 
@@ -143,7 +243,7 @@ Work Cost::published(const Shape& shape, const Statistics& s, const DeviceLimits
   members.imbalance = plan.imbalance;
   members.dependent_trips = 1;  // which teams, then their rows
   members.read(Tensor::kMetadata, kDrawnBytes, teams.drawn, teams.drawn);
-  attend(members, shape, s, teams);
+  attend(members, shape, s, teams, TeamPlan(shape, settings_, limits).suffix_rows);
   finish_output(work, shape, plan, {Boundary::kKernelLaunch, partial_row_bytes(shape)});
   return work;
 }

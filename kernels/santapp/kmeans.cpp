@@ -9,9 +9,6 @@
 namespace kvsim::santapp {
 namespace {
 
-constexpr std::int64_t kBatch = 4096;
-constexpr std::int64_t kPasses = 100;        // over as many points as there are: max_iter
-constexpr int kPatience = 10;                // batches without improvement
 constexpr std::int64_t kLeastShare = 100;    // 1 / reassignment_ratio
 constexpr std::int64_t kReassignEvery = 10;  // points a centre, unless some centre has none
 
@@ -122,7 +119,7 @@ class MiniBatches {
         stream_{.seed = seed, .purpose = Purpose::kClusters},
         centres_{{}, points.dim},
         counts_(static_cast<std::size_t>(centres), 0) {
-    const std::int64_t wanted = centres > 3 * batch_ ? 3 * centres : 3 * batch_;
+    const std::int64_t wanted = seeding_sample(points.count, centres);
     const auto sample = wanted < points.count ? draw(wanted) : numbers(points.count);
     centres_.values = seed_centres(points, sample, centres, next_stream());
   }

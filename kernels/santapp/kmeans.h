@@ -7,6 +7,17 @@
 
 namespace kvsim::santapp {
 
+/// Points of a batch, at most; passes over as many points as there are, at most (max_iter); batches
+/// without improvement after which it ends; and points that are sampled to seed centres.
+inline constexpr std::int64_t kBatch = 4096;
+inline constexpr std::int64_t kPasses = 100;
+inline constexpr int kPatience = 10;
+constexpr std::int64_t seeding_sample(std::int64_t points, std::int64_t centres) {
+  const std::int64_t batch = points < kBatch ? points : kBatch;
+  const std::int64_t wanted = 3 * (centres > 3 * batch ? centres : batch);
+  return wanted < points ? wanted : points;
+}
+
 struct Clusters {
   std::vector<float> centres;        // [centres, dim]
   std::vector<std::int32_t> labels;  // [points]: the nearest centre; of equals the first

@@ -12,8 +12,6 @@
 namespace kvsim::santapp {
 namespace {
 
-constexpr std::int64_t kProbes = 64;
-
 Partition spans(std::int64_t keys, int tokens) {
   Partition result;
   for (std::int64_t i = 0; i < keys; ++i) result.members.push_back(static_cast<std::int32_t>(i));
@@ -45,7 +43,7 @@ std::vector<float> last_queries(const CacheView& prompt, int padded) {
   }
   std::vector<float> queries;
   for (const RowsView& probes : prompt.probes) {
-    const std::int64_t used = std::min(kProbes, probes.rows);
+    const std::int64_t used = std::min<std::int64_t>(kGroupingProbes, probes.rows);
     const std::size_t before = queries.size();
     queries.resize(before + static_cast<std::size_t>(used * padded));
     load_rows(probes, probes.rows - used, probes.rows, padded, queries.data() + before);

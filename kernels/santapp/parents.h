@@ -16,6 +16,9 @@ enum class Grouping { kKeys, kContiguous, kProbes };
 std::string_view to_string(Grouping grouping);
 std::optional<Grouping> parse_grouping(std::string_view word);
 
+/// Queries of a head whose scores group keys, at most.
+inline constexpr int kGroupingProbes = 64;
+
 /// Clusters that k-means is asked for, of `tokens` keys on average.
 constexpr std::int64_t cluster_count(std::int64_t keys, int tokens) {
   const std::int64_t clusters = keys / tokens < 2 ? 2 : keys / tokens;

@@ -135,7 +135,7 @@ int threads_for(std::int64_t multiplications) {
 
 std::vector<float> seed_centres(const Points& points, std::span<const std::int32_t> sample,
                                 std::int64_t centres, const RandomStream& stream) {
-  const int trials = 2 + static_cast<int>(std::log(static_cast<double>(centres)));
+  const int trials = seeding_trials(centres);
   Seeding seeding(points, sample, trials);
   std::vector<float> result;
   result.reserve(static_cast<std::size_t>(centres * points.dim));

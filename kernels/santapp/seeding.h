@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -19,6 +20,11 @@ inline std::int64_t draw_below(const RandomStream& stream, std::uint32_t index,
 /// Threads for a loop over independent points of so many multiplications: one where others run in
 /// parallel already, and for what takes no longer than threads take to meet.
 int threads_for(std::int64_t multiplications);
+
+/// Points that compete to be the next centre.
+inline int seeding_trials(std::int64_t centres) {
+  return 2 + static_cast<int>(std::log(static_cast<double>(centres)));
+}
 
 /// Greedy k-means++ (Arthur and Vassilvitskii): each next centre is one of the sampled points,
 /// drawn with probability in proportion to the squared distance to the nearest centre so far; of

@@ -47,4 +47,35 @@ constexpr int list_length(std::int64_t draws, std::int64_t tiles) {
   return static_cast<int>(std::min<std::int64_t>(rounded, kTileTeams));
 }
 
+/// Rows of K and V that a CTA lists at once to attend to.
+inline constexpr int kRowsListed = 1024;
+
+/// What a CTA has, by class of head sizes (head_class), heads in eights and whether SMs have
+/// kLargeSharedBytes: what the kernel's SantappShape says of its instances, for the cost model.
+struct CtaSizes {
+  int warps;
+  int stages;       // units of leaders, or of K or V, that a warp has under way
+  int front_bytes;  // of the ring, which candidates and sums take over
+  int fixed_bytes;  // of shared memory in front of the stash
+};
+
+constexpr CtaSizes cta_sizes(int head_dim, int heads8, bool large) {
+  CtaSizes sizes{};
+  sizes.warps = head_dim == 256 ? 4 : 8;
+  const int unit_bytes = device::kUnitTokens * 2 * head_dim;
+  sizes.stages = (large ? 128 : 64) * 1024 / (sizes.warps * unit_bytes);
+  const int heads = 8 * heads8;
+  const int merge_bytes = 4 * sizes.warps * heads * (head_dim + 4) + 16 * 32 * sizes.warps;
+  sizes.front_bytes = std::max(sizes.warps * sizes.stages * unit_bytes, merge_bytes);
+  const int weight_bytes = 8 * sizes.warps * heads;
+  constexpr int kThresholdBytes = 16 * 16;
+  constexpr int kBinBytes = 16 * 16 * 4;
+  sizes.fixed_bytes = sizes.front_bytes + weight_bytes + 8 * kRowsListed + kThresholdBytes +
+                      kBinBytes + 4 * sizes.warps;
+  return sizes;
+}
+
+/// Words of the stash for a tile: a weight of each head, and where a team's members are.
+constexpr int tile_words(int group) { return (group + 3) * kTileTeams; }
+
 }  // namespace kvsim::santapp

@@ -3,13 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include "core/error.h"
-#include "kernels/attention.h"
-#include "kernels/eta/records.h"
-#include "kernels/eta/settings.h"
 #include "kernels/measure/gpu.h"
 #include "models/presets.h"
 #include "sim/device_layer.h"
@@ -20,6 +16,7 @@
 #include "tests/catch.h"
 #include "tests/sim/program.h"
 #include "tests/sim/small_trace.h"
+#include "tests/sim/stand_in_gpu.h"
 
 namespace kvsim {
 namespace {
@@ -27,167 +24,8 @@ namespace {
 using testing::Approx;
 using testing::ContainsSubstring;
 using testing::SmallTrace;
+using testing::StandInGpu;
 using testing::TemporaryFolder;
-
-/// What a stand-in is to do wrong.
-struct Fault {
-  int head = -1;  // query head one of whose counts is wrong
-  std::int64_t row = 0;
-  int block = -1;  // of this head, whose bound is dumped as one that passes
-};
-
-/// Answers as kernels would, from exact scores and the methods' own rules.
-class StandIn : public GpuLayer {
- public:
-  StandIn(const GpuLayerInput& input, std::span<const NamedMethod> methods, Fault fault)
-      : input_(input), methods_(methods), fault_(fault) {}
-
-  void enqueue(const GpuLaunch& launch) override {
-    REQUIRE(enqueued_ - taken_ < 2);
-    Slot& slot = slots_[enqueued_++ % 2];
-    slot = {};
-    for (int h = 0; h < input_.kv_heads; ++h) answer(launch, h, slot);
-    if (fault_.block >= 0) {
-      const std::size_t blocks = slot.bounds.size() / static_cast<std::size_t>(input_.q_heads);
-      slot.bounds[static_cast<std::size_t>(fault_.head) * blocks +
-                  static_cast<std::size_t>(fault_.block)] = 1e9f;
-    } else if (fault_.head >= 0) {
-      slot.counts[static_cast<std::size_t>(fault_.head * (launch.rows.end - launch.rows.begin) +
-                                           fault_.row)] += 1;
-    }
-  }
-  GpuOutput take() override {
-    REQUIRE(taken_ < enqueued_);
-    const Slot& slot = slots_[taken_++ % 2];
-    return {slot.output, slot.scores, slot.counts, slot.bounds};
-  }
-  std::vector<Estimate> times(const GpuLaunch& launch, std::span<const std::int64_t> steps,
-                              const StepThresholds& thresholds, bool cold) override {
-    REQUIRE(thresholds.size() == methods_.size());
-    for (std::size_t i = 0; i < methods_.size(); ++i) {
-      const auto heads = static_cast<std::size_t>(input_.q_heads);
-      CHECK(thresholds[i].size() == (methods_[i].name == "eta" ? steps.size() * heads : 0));
-    }
-    CHECK(taken_ == enqueued_);
-    CHECK(cold);
-    CHECK(launch.step == steps[steps.size() / 2]);
-    std::vector<Estimate> result;
-    for (std::size_t i = 0; i < methods_.size(); ++i) {
-      const auto us = static_cast<double>(i + 1);
-      result.push_back({us, us - 0.5, us + 1, Source::kMeasured});
-    }
-    return result;
-  }
-
- private:
-  struct Slot {
-    std::vector<float> output;
-    std::vector<float> scores;
-    std::vector<std::uint32_t> counts;
-    std::vector<float> bounds;
-  };
-
-  RowsView rows_of(const std::byte* data, int kv_head, const Range& rows) const {
-    return RowsView{data + 2 * kv_head * input_.tokens * input_.head_dim, input_.type,
-                    input_.tokens, input_.head_dim, input_.head_dim}
-        .slice(rows.begin, rows.end);
-  }
-
-  void answer(const GpuLaunch& launch, int kv_head, Slot& slot) const {
-    const int group = input_.q_heads / input_.kv_heads;
-    const std::int64_t first = launch.step * input_.q_heads + kv_head * group;
-    std::vector<float> queries(static_cast<std::size_t>(group * input_.head_dim));
-    load_rows(
-        {input_.q, input_.type, input_.steps * input_.q_heads, input_.head_dim, input_.head_dim},
-        first, first + group, input_.head_dim, queries.data());
-    StepView view;
-    view.k = rows_of(input_.k, kv_head, launch.rows);
-    view.v = rows_of(input_.v, kv_head, launch.rows);
-    view.queries = queries;
-    view.group = group;
-    view.scale = input_.scale;
-    view.logit_cap = input_.logit_cap;
-    if (!input_.sink_logits.empty()) {
-      view.sink_logits = input_.sink_logits.subspan(static_cast<std::size_t>(kv_head * group),
-                                                    static_cast<std::size_t>(group));
-    }
-    view.prompt_tokens = input_.prompt_tokens;
-    view.random = launch.random;
-    view.random.head = static_cast<std::uint32_t>(kv_head * group);
-    const NamedMethod& named = methods_[launch.method];
-    Scores scores = exact_scores(view);
-    if (named.name == "eta") {
-      const eta::Settings settings(named.parameters);
-      eta::Records records(settings.block, settings.spread);
-      records.extend(view.k);
-      const auto own = launch.thresholds.subspan(view.random.head, static_cast<std::size_t>(group));
-      scores.screening = {records.bounds(view, settings.z), {own.begin(), own.end()}};
-      append(scores.screening.bounds, slot.bounds);
-    }
-    const Selection selection = named.method->select(view, scores, nullptr);
-    append(named.method->attend(view, selection), slot.output);
-    const std::size_t begin = slot.counts.size();
-    for (const HeadSelection& head : selection.heads) count(head, view.rows(), slot.counts);
-    for (std::size_t i = 0; i < scores.values.size() && named.name == "eta"; ++i) {
-      slot.counts[begin + i] = attends(selection, view, i) ? 1 : 0;
-      if (slot.counts[begin + i] == 0) scores.values[i] = NAN;
-    }
-    append(scores.values, slot.scores);
-  }
-
-  /// Whether a group attends to the row at place `i` of a dump.
-  static bool attends(const Selection& selection, const StepView& view, std::size_t i) {
-    const auto rows = static_cast<std::size_t>(view.rows());
-    const auto row = static_cast<std::int64_t>(i % rows);
-    const auto ranges = selection.heads[i / rows].v_rows.ranges();
-    return std::any_of(ranges.begin(), ranges.end(),
-                       [row](const Range& range) { return range.begin <= row && row < range.end; });
-  }
-
-  static void append(const std::vector<float>& values, std::vector<float>& to) {
-    to.insert(to.end(), values.begin(), values.end());
-  }
-  static void count(const HeadSelection& head, std::int64_t rows, std::vector<std::uint32_t>& to) {
-    const std::size_t begin = to.size();
-    to.resize(begin + static_cast<std::size_t>(rows), 0);
-    std::size_t next = 0;
-    for (const Range& range : head.v_rows.ranges()) {
-      for (std::int64_t r = range.begin; r < range.end; ++r) {
-        to[begin + static_cast<std::size_t>(r)] = static_cast<std::uint32_t>(head.weights[next++]);
-      }
-    }
-  }
-
-  GpuLayerInput input_;
-  std::span<const NamedMethod> methods_;
-  Fault fault_;
-  Slot slots_[2];
-  std::size_t enqueued_ = 0;
-  std::size_t taken_ = 0;
-};
-
-/// Puts stand-ins in the place of the GPU while it lives.
-class StandInGpu {
- public:
-  explicit StandInGpu(Fault fault = {}) : real_(measure_backend()) {
-    measure_backend().info = [] {
-      GpuInfo info;
-      info.name = "Stand-in";
-      info.driver = "1.2";
-      return info;
-    };
-    measure_backend().layer = [fault](const GpuLayerInput& input,
-                                      std::span<const NamedMethod> methods) {
-      return std::unique_ptr<GpuLayer>(std::make_unique<StandIn>(input, methods, fault));
-    };
-  }
-  ~StandInGpu() { measure_backend() = real_; }
-  StandInGpu(const StandInGpu&) = delete;
-  StandInGpu& operator=(const StandInGpu&) = delete;
-
- private:
-  MeasureBackend real_;
-};
 
 const std::vector<std::string> kMethods{"dense", "santa-sys:samples=32", "santa-prop:samples=32"};
 
@@ -265,6 +103,43 @@ TEST_CASE("device replay: a method that screens blocks gets the CPU's thresholds
     CHECK(on_gpu.runs[i].state_bytes == on_cpu.runs[i].state_bytes);
   }
   CHECK(on_gpu.runs[3].notes.size() == 1);  // of the layer without learned thresholds
+}
+
+const std::vector<std::string> kOfTeams{"dense", "santapp:samples=16",
+                                        "santapp:samples=16,grouping=contiguous"};
+
+TEST_CASE("device replay: a method of teams gets the CPU's states and is asked by its own logits") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  SmallTrace{.logit_cap = 20, .sinks = true}.write(path);
+  ReplayOptions options = options_for(path, false);
+  options.methods = kOfTeams;
+  options.steps = IndexList::parse(GENERATE("0-3", "1,3"), "--steps");
+  const Json cpu = document_of(replay(options));
+  const StandInGpu gpu;
+  options.on_gpu = options.measure = true;
+  const Json cuda = document_of(replay(options));
+  for (std::size_t i = 0; i < kOfTeams.size(); ++i) {
+    for (const char* key : {"error", "traffic", "ops", "prepare", "empty_heads"}) {
+      INFO(kOfTeams[i] << ": " << key);
+      CHECK(cuda.at("methods").at(i).at(key) == cpu.at("methods").at(i).at(key));
+    }
+  }
+  const Json& selection = cuda.at("methods").at(1).at("selection");
+  CHECK(selection.at("union_rows_mean") ==
+        cpu.at("methods").at(1).at("selection").at("union_rows_mean"));
+}
+
+TEST_CASE("device replay: a team that the rule does not draw is an error") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  SmallTrace{}.write(path);
+  ReplayOptions options = options_for(path, true);
+  options.methods = {"santapp:samples=16"};
+  options.threads = 1;
+  const StandInGpu gpu({.head = 3, .block = 5});  // the logit of the team's leader
+  CHECK_THROWS_WITH(replay(options), ContainsSubstring("a.h5: layer 1, step 0, KV head 1: santapp: "
+                                                       "head 3, row "));
 }
 
 TEST_CASE("device replay: a bound by which the rule takes other blocks is an error") {
@@ -367,13 +242,41 @@ TEST_CASE("device replay: methods without a kernel are refused by name") {
   check("dense:implementation=published", "implementation=published is a cost model only");
 }
 
-TEST_CASE("device replay: kernels on the GPU agree with the CPU", "[gpu]") {
+bool has_gpu() {
   try {
     gpu_info();
   } catch (const RuntimeError& error) {
     WARN("GPU-TEST-SKIPPED: " << error.what());
-    return;
+    return false;
   }
+  return true;
+}
+
+/// Replays on both, with times. Throws where a kernel's selection is not its rule's.
+void check_kernels(ReplayOptions options) {
+  options.on_gpu = false;
+  const Json cpu = document_of(replay(options));
+  options.on_gpu = options.measure = true;
+  const Json cuda = document_of(replay(options));
+  for (std::size_t i = 0; i < options.methods.size(); ++i) {
+    INFO(options.methods[i]);
+    const Json& here = cuda.at("methods").at(i);
+    const Json& there = cpu.at("methods").at(i);
+    // Scores differ in their last bits, so few rows do.
+    const auto rows = [](const Json& method) {
+      return method.at("selection").at("rows_per_head_mean").get<double>();
+    };
+    const auto error = [](const Json& method) {
+      return method.at("error").at("relative_l2").at("mean").get<double>();
+    };
+    CHECK(rows(here) == Approx(rows(there)).epsilon(0.01));
+    CHECK(std::abs(error(here) - error(there)) < 0.005 + 0.02 * error(there));
+    CHECK(here.at("time").at("measured_us").at("value").get<double>() > 0);
+  }
+}
+
+TEST_CASE("device replay: kernels on the GPU agree with the CPU", "[gpu]") {
+  if (!has_gpu()) return;
   const TemporaryFolder folder;
   const std::string path = folder.file("a.h5");
   SmallTrace{.prompt_tokens = 1000,
@@ -392,24 +295,29 @@ TEST_CASE("device replay: kernels on the GPU agree with the CPU", "[gpu]") {
   options.methods.push_back("eta:block=16,thresholds=union");
   options.methods.push_back("eta:block=16,thresholds=calibrated,gate=none");
   options.methods.push_back("eta:block=16,chunk=8,pinned=0,gate=additive");
-  const Json cpu = document_of(replay(options));
-  options.on_gpu = options.measure = true;
-  const Json cuda = document_of(replay(options));  // throws where a selection is not the rule's
-  for (std::size_t i = 0; i < options.methods.size(); ++i) {
-    INFO(options.methods[i]);
-    const Json& here = cuda.at("methods").at(i);
-    const Json& there = cpu.at("methods").at(i);
-    // Scores differ in their last bits, so few rows do.
-    const auto rows = [](const Json& method) {
-      return method.at("selection").at("rows_per_head_mean").get<double>();
-    };
-    const auto error = [](const Json& method) {
-      return method.at("error").at("relative_l2").at("mean").get<double>();
-    };
-    CHECK(rows(here) == Approx(rows(there)).epsilon(0.01));
-    CHECK(std::abs(error(here) - error(there)) < 0.005 + 0.02 * error(there));
-    CHECK(here.at("time").at("measured_us").at("value").get<double>() > 0);
-  }
+  check_kernels(options);
+}
+
+TEST_CASE("device replay: SANTA++ on the GPU agrees with the CPU, but for windows", "[gpu]") {
+  if (!has_gpu()) return;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.h5");
+  SmallTrace trace{.prompt_tokens = 1000,
+                   .q_heads = 8,
+                   .head_dim = 64,
+                   .logit_cap = 20,
+                   .sinks = true,
+                   .type = GENERATE(ElementType::kBfloat16, ElementType::kFloat16)};
+  trace.write(path);
+  ReplayOptions options = options_for(path, true);
+  options.methods = {"dense", "santapp:samples=64", "santapp:samples=64,routing=mean",
+                     "santapp:samples=32,grouping=contiguous,parent=8,representatives=2"};
+  check_kernels(options);
+  trace.window_of_second = 300;
+  trace.write(folder.file("window.h5"));
+  options.traces = {folder.file("window.h5")};
+  CHECK_THROWS_WITH(replay(options), ContainsSubstring("window.h5: layer 3: santapp: the layer has "
+                                                       "a window"));
 }
 
 }  // namespace
