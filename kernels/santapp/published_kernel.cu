@@ -18,14 +18,14 @@ namespace kvsim::santapp {
 namespace {
 
 template <typename T, typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads)
+__global__ void __launch_bounds__(Shape::kThreads, 1)
     score_leaders(const __grid_constant__ PublishedArguments a) {
   const PublishedCta cta(a);
   LeaderScores<T, Shape>(cta, device::dynamic_shared()).run();
 }
 
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads)
+__global__ void __launch_bounds__(Shape::kThreads, 1)
     select_teams(const __grid_constant__ PublishedArguments a) {
   const PublishedCta cta(a);
   const int item = static_cast<int>(blockIdx.x) * Shape::kParts + cta.warp / Shape::kPartWarps;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(TeamMerge::kThreads)
 }
 
 template <typename T, typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads)
+__global__ void __launch_bounds__(Shape::kThreads, 1)
     attend_members(const __grid_constant__ PublishedArguments a) {
   attend_rows<T, Shape>(a, device::dynamic_shared());
 }
