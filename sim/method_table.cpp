@@ -96,6 +96,17 @@ std::string MethodTable::text() const {
   return text;
 }
 
+void MethodTable::preparation() {
+  const bool any = std::any_of(methods_.begin(), methods_.end(), [](const Json& method) {
+    return !method.at("prepare").at("terms").empty();
+  });
+  if (!any) return;
+  new_block();
+  interval("preparation, us", "/prepare/predicted_us");
+  number("its DRAM, kB", "/prepare/bytes", 1e3);
+  number("repaid after, tokens", "/prepare/repaid_after_tokens");
+}
+
 void MethodTable::accelerators() {
   if (methods_.empty()) return;
   const Json& first = methods_[0].at("accelerators");

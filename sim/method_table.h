@@ -25,6 +25,8 @@ class MethodTable {
   void interval(const std::string& name, const std::string& pointer, double unit = 1);
   /// Whole and datapath energy of each accelerator.
   void accelerators();
+  /// What states of prompts cost to make, if there is a model of any.
+  void preparation();
   /// The next figure begins a new block of lines.
   void new_block() { begin_block_ = true; }
   std::string text() const;

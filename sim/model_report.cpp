@@ -54,6 +54,7 @@ std::string predict_report(const Json& document) {
   table.interval("decode step dense, us", "/decode_step/dense_estimate_us");
   table.interval("decode-step speedup", "/decode_step/speedup");
   table.number("break-even, tokens", "/decode_step/break_even_context");
+  table.preparation();
   return text + table.text() + "\n" + notes_text(document);
 }
 

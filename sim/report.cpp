@@ -115,6 +115,7 @@ std::string replay_report(const Json& document) {
   table.interval("GPU energy, uJ", "/energy/total_pj", 1e6);
   table.interval("its datapath, uJ", "/energy/datapath_pj", 1e6);
   add_decode_step(table);
+  table.preparation();
   table.new_block();
   table.accelerators();
   return title(document) + table.text() + "\n" + notes_text(document);

@@ -91,14 +91,15 @@ void Cost::count_draw(Stage& stage, const TeamCounts& teams) const {
 /// (sequence, KV head). The suffix is one run of the cache's rows.
 void attend(Stage& stage, const Shape& shape, const Statistics& s, const TeamCounts& teams,
             double suffix) {
+  const double groups = shape.batch() * shape.kv_heads;
+  const double runs = teams.all ? groups : std::max(1.0, teams.in_union);
   const auto read = [&](Tensor tensor, double row_bytes, double rows, double requests) {
-    const double groups = shape.batch() * shape.kv_heads;
     const double drawn = std::max(0.0, rows - suffix);
-    const double run = std::max(1.0, drawn / (teams.all ? groups : std::max(1.0, teams.in_union)));
-    const double share = rows > 0 ? drawn / rows : 0;  // of the requests, too
-    stage.read(tensor, run * row_bytes, drawn / run, requests * share / run);
-    const double tail = std::max(1.0, suffix / groups);
-    stage.read(tensor, tail * row_bytes, (rows - drawn) / tail, requests * (1 - share) / tail);
+    const double run = std::max(1.0, std::round(drawn / runs));  // whole rows, as packed
+    const double exact = (rows - drawn) * shape.group();
+    stage.read(tensor, run * row_bytes, drawn / run, (requests - exact) / run);
+    const double tail = std::max(1.0, std::round(suffix / groups));
+    stage.read(tensor, tail * row_bytes, (rows - drawn) / tail, exact / tail);
   };
   read(Tensor::kK, shape.k_row_bytes(), s.k_rows, s.k_requests);
   read(Tensor::kV, shape.v_row_bytes(), s.v_rows, s.v_requests);

@@ -88,8 +88,8 @@ TEST_CASE("prepare: replays and predictions say it") {
   CHECK(replayed.at("terms").size() > 1);
   CHECK(replayed.at("state_bytes") > 0);
   const Json predicted = prepare(
-      "predict --method santapp:grouping=contiguous --gpu h200_sxm --llm smollm2-135m "
-      "--context 131072");
+      "predict --method santapp:grouping=contiguous --gpu h200_sxm --llm qwen2.5-7b "
+      "--context 65536");
   CHECK(predicted.at("bytes") > 0);
   const double us = predicted.at("predicted_us").at("value");
   CHECK(predicted.at("repaid_after_tokens").get<double>() > 0);
