@@ -141,10 +141,13 @@ class ThresholdSearch {
       if (list[at].word >= reached) least = min(least, list[at].word);
     }
     least = __reduce_min_sync(0xffffffffu, least);
-    const int above = count_if([&](std::uint32_t k) { return k > least; });
-    const HeadThreshold threshold{least, tied_team(list, count, least, wanted - above), 0, 0};
-    const bool open = may_hide(list, threshold);
-    if (cta_.lane == 0) thresholds_[head] = {threshold.key, threshold.team, open ? 1 : 0, 0};
+    HeadThreshold threshold{least, 0, 1, 0};
+    if (least != 0) {  // else fewer teams were named than are wanted
+      const int above = count_if([&](std::uint32_t k) { return k > least; });
+      threshold.team = tied_team(list, count, least, wanted - above);
+      threshold.open = may_hide(list, threshold) ? 1 : 0;
+    }
+    if (cta_.lane == 0) thresholds_[head] = threshold;
     __syncwarp();
   }
 
