@@ -58,9 +58,7 @@ Subject::Subject(const std::string& spec, KvCopies& copies, const MeasureCase& s
   }
   if (!refusal.empty()) fail<UsageError>("{}: {}", spec, refusal);
   if (kernel_->wants_features()) copies.add_feature_copies(stream.get());
-  workspace_ =
-      DeviceBuffer<std::byte>(std::max<std::size_t>(kernel_->workspace_bytes(step, limits), 1));
-  workspace_.fill_bytes(0);
+  clear_workspace(step);
   if (kernel_->wants_states()) keep_states(copies, shape, stream);
   if (kernel_->screened_block() == 0) return;
   const ThresholdSource source(*method_.method, shape.traced ? &*shape.traced : nullptr);
@@ -68,6 +66,12 @@ Subject::Subject(const std::string& spec, KvCopies& copies, const MeasureCase& s
     screenings_.emplace_back(source, *kernel_, limits_, copies.step(i), workspace_.data(),
                              stream.get());
   }
+}
+
+void Subject::clear_workspace(const DeviceStep& step) {
+  const std::size_t bytes = std::max<std::size_t>(kernel_->workspace_bytes(step, limits_), 1);
+  if (bytes > workspace_.size()) workspace_ = DeviceBuffer<std::byte>(bytes);
+  workspace_.fill_bytes(0);
 }
 
 void Subject::keep_states(const KvCopies& copies, const MeasureCase& shape, const Stream& stream) {
@@ -216,15 +220,15 @@ void Subject::check(KvCopies& copies, const MeasureCase& shape, const Stream& st
   first_output_ = run_plain(copies, stream);  // first, so that a profiler finds it first
   const bool partly = kernel_->bound_stride(copies.step(0)) > 0 && dumped_rows(shape) > kMostDumped;
   const MeasureCase checked = partly ? first_sequences(shape) : shape;
-  if (partly) workspace_.fill_bytes(0);  // a launch of another shape
-  copies.poison_output(0);
-  const HostDumps dumps = run_with_dumps(copies, checked, stream);
-  if (partly) workspace_.fill_bytes(0);
-  times.repeatable = partly || copies.output(0) == first_output_;
-  check_again(copies, stream, times);
-  DeviceStep step = copies.step(0);
+  DeviceStep step = step_of(copies, 0);
   step.batch = static_cast<int>(checked.contexts.size());
   step.dump_stride = checked.max_context();
+  if (partly) clear_workspace(step);  // fewer sequences may take more: each has more CTAs
+  copies.poison_output(0);
+  const HostDumps dumps = run_with_dumps(copies, checked, stream);
+  if (partly) clear_workspace(copies.step(0));
+  times.repeatable = partly || copies.output(0) == first_output_;
+  check_again(copies, stream, times);
   const std::vector<double> weights = weights_of(step, checked, dumps, times);
   times.relative_l2 =
       relative_l2(first_output_, step.type, float64_output(step, weights, stream.get()));

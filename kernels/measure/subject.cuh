@@ -39,6 +39,8 @@ class Subject {
  private:
   /// What reads a copy, with what this method's kernel prepared for it.
   DeviceStep step_of(const KvCopies& copies, int copy) const;
+  /// Zeroed, and of what a launch on the step takes at least.
+  void clear_workspace(const DeviceStep& step);
   void keep_states(const KvCopies& copies, const MeasureCase& shape, const Stream& stream);
   Statistics statistics_of_bounds(const KvCopies& copies, const Stream& stream) const;
   ScreeningDump screening_dump(std::span<const float> bounds, std::int64_t stride) const;

@@ -134,7 +134,7 @@ __device__ inline std::int32_t tied_team(int count, std::uint32_t key, int place
 }
 
 /// Number `wanted` of `count` candidates, at least so many; by a warp, whose lanes keep kHeld keys
-/// each.
+/// each. Open where fewer of them are teams, whose keys are not 0.
 template <int kHeld, typename KeyAt, typename TeamAt>
 __device__ inline HeadThreshold find_threshold(int count, int wanted, int lane, const KeyAt& key_at,
                                                const TeamAt& team_at) {
@@ -175,6 +175,7 @@ __device__ inline HeadThreshold find_threshold(int count, int wanted, int lane, 
     if (key_at(at) >= reached) least = min(least, key_at(at));
   }
   least = __reduce_min_sync(0xffffffffu, least);
+  if (least == 0) return {0, 0, 1, 0};
   const int above = count_if([&](std::uint32_t k) { return k > least; });
   return {least, tied_team(count, least, wanted - above, lane, key_at, team_at), 0, 0};
 }

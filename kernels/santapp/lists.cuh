@@ -6,8 +6,8 @@
 #include "kernels/santapp/arguments.cuh"
 
 // Candidates as tiles tell them to the CTAs of their (sequence, KV head): a key, the team's number
-// in its tile, and 16 bits of the launch, in 8 bytes. Every place is written in every launch, so
-// what lies there is of this launch or of the one before.
+// in its tile, and 16 bits of the launch, in 8 bytes. Launches over one workspace draw alike, so
+// what lies in a place that is read was written in this launch or in one shortly before.
 
 namespace kvsim::santapp {
 

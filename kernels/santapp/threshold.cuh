@@ -101,7 +101,7 @@ class ThresholdSearch {
     const HeadThreshold threshold = find_threshold<kHeld>(
         count, a_.draws + 1, cta_.lane, [&](int at) { return list[at].word; },
         [&](int at) { return team_at(list, at); });
-    const bool open = may_hide(list, threshold);
+    const bool open = threshold.open != 0 || may_hide(list, threshold);
     if (cta_.lane == 0) thresholds_[head] = {threshold.key, threshold.team, open ? 1 : 0, 0};
     __syncwarp();
   }

@@ -165,6 +165,19 @@ TEST_CASE("SANTA++ where one tile has most of the teams that are drawn") {
   check_cases("santapp:grouping=contiguous,samples=32,implementation=published", {gpu_case});
 }
 
+/// The cap makes logits 32768 or its opposite, where floats lie so far apart that noise often falls
+/// on one of them.
+TEST_CASE("SANTA++ where teams have equal priorities") {
+  check_cases("santapp:grouping=contiguous,samples=800",
+              {with(hnd({4000}, 16, 1, 64, kBf16, 1e12), 32768, false, kFloat)});
+}
+
+/// The short sequence's 16 teams are one unit, whose tile names 8 of them where 12 are drawn.
+TEST_CASE("SANTA++ where a sequence names fewer teams than it draws") {
+  check_cases("santapp:grouping=contiguous,parent=1,representatives=1,samples=12",
+              {hnd({2600, 16}, 4, 1, 64, kBf16, 2)});
+}
+
 TEST_CASE("every method where CTAs take long shares") {
   check_cases(
       GENERATE(as<std::string>{}, "dense", "topk", "santa-sys", "santa-flash",
