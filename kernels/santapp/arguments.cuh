@@ -60,7 +60,7 @@ struct SantappShape {
   static constexpr int kRingBytes = kWarps * kStages * Tile::kBytes;
   static constexpr int kWarpUnits = kTileUnits / kWarps;   // of a tile
   static constexpr int kWarpHeads = 8 * kHeads8 / kWarps;  // whose candidates a warp finds
-  static constexpr int kListed = 1024;                     // rows of a part of the list
+  static constexpr int kListed = kRowsListed;
   using Merge = device::DenseMerge<D, kHeads8, kWarps>;
 
   /// Candidates, and sums that are merged, take the ring's place.
