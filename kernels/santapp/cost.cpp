@@ -160,7 +160,8 @@ void pace_members(Stage& stage, const Statistics& s, const TeamCounts& teams,
       std::ceil(rows / device::kUnitTokens) + std::ceil(exact / device::kUnitTokens);
   const double own = std::max(1.0, std::ceil(units / plan.cta.warps));  // of a warp
   const double listed = std::max(1.0, std::ceil(units * device::kUnitTokens / kRowsListed));
-  stage.load_rounds = std::ceil(own / (plan.cta.stages / 2));
+  const int pairs = plan.cta.stages / 2;  // of K and V
+  stage.load_rounds = std::ceil(own / pairs);
   stage.load_warps = plan.cta.warps;
   stage.round_cycles = cycles::kAttend * (own - 1) / stage.load_rounds;
   const double scans =

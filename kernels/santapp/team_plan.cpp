@@ -40,9 +40,8 @@ TeamPlan::TeamPlan(const Shape& shape, const Settings& settings, const DeviceLim
   split.launch = {members * static_cast<double>(groups), static_cast<double>(limits.sms)};
   split.ctas_per_team = members;
   split.units = split.team_units = units;
-  const auto longest =
-      static_cast<double>(tiles.tiles_per_cta * ((most + tiles.tiles() - 1) / tiles.tiles()));
-  split.imbalance = std::max(1.0, longest * split.launch.ctas / units);
+  const std::int64_t longest = tiles.tiles_per_cta * ((most + tiles.tiles() - 1) / tiles.tiles());
+  split.imbalance = std::max(1.0, static_cast<double>(longest) * split.launch.ctas / units);
   split.partials = members > 1 ? split.launch.ctas : 0;
   // A device of one unit, an accelerator, drains its pipeline all the same.
   split.waits = members > 1 || limits.sms == 1 ? 1 : 0;

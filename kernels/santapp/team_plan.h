@@ -15,7 +15,7 @@ std::int64_t prompt_of(const Shape& shape, std::int64_t context);
 struct TeamPlan {
   TeamPlan(const Shape& shape, const Settings& settings, const DeviceLimits& limits);
 
-  CtaSizes cta;
+  CtaSizes cta{};
   SplitPlan split;  // units of 16 teams
   TileSplit tiles;
   int list = 0;            // candidates that a tile names of a head
