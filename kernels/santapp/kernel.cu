@@ -77,6 +77,9 @@ class SantappKernel : public TeamsKernel {
   void launch(const DeviceStep& step, const DeviceLimits& limits, std::byte* workspace,
               CUstream_st* stream) const override {
     if (step.prepared == nullptr) fail<RuntimeError>("santapp: launched without teams");
+    // Fewer sequences than were asked about may come in more tiles.
+    const std::string refused = refusal(step, limits);
+    if (!refused.empty()) fail<RuntimeError>("santapp: launched on {}", refused);
     dispatch(step, limits, [&](auto instance) {
       using I = decltype(instance);
       using Shape = ShapeOf<I>;
